@@ -1,0 +1,1 @@
+"""Spherical harmonic transforms and Spherical Fourier Neural Operators in JAX."""
