@@ -1,0 +1,117 @@
+"""The console commands ``demo``, ``bench``, ``pins`` and ``new``: arguments in, exit codes out.
+
+Exit codes: 0 all went well, 1 something failed, 2 bad input, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from workbench.workspace import WorkspaceError, find_workspace
+
+__all__ = ["bench_main", "demo_main", "new_main", "pins_main"]
+
+_out = Console(highlight=False, soft_wrap=True)
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def _command(function: Callable[..., None]) -> typer.Typer:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(function)
+    return app
+
+
+@contextmanager
+def _bad_input_is_exit_2() -> Iterator[None]:
+    try:
+        yield
+    except WorkspaceError as error:
+        _err.print(str(error), style="red", markup=False)
+        raise typer.Exit(2) from None
+
+
+def _demo(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where results go [default: out].")] = None,
+    list_only: Annotated[bool, typer.Option("--list", help="List the demos and exit.")] = False,
+) -> None:
+    """Runs the demos of the installed packages (all, or those named) and writes one page."""
+    from workbench.demo_display import Display
+    from workbench.demo_page import write_page
+    from workbench.demos import choose, discover, run_demos, stop_on_terminate
+
+    with _bad_input_is_exit_2():
+        chosen = choose(names or [], discover())
+        if list_only:
+            for name in chosen:
+                _out.print(name)
+            return
+        folder = out or _default_out()
+        stop_on_terminate()
+        try:
+            with Display(_out) as display:
+                runs = run_demos(chosen, folder, display.show)
+        except KeyboardInterrupt:
+            _err.print("stopped", style="red")
+            raise typer.Exit(130) from None
+        page = write_page(folder)
+    failed = [run.name for run in runs if run.state != "passed"]
+    _out.print(f"{len(runs) - len(failed)} passed, {len(failed)} failed; see {page}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _default_out() -> Path:
+    try:
+        return find_workspace().root / "out"
+    except WorkspaceError:
+        return Path("out")
+
+
+def _pins(
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit 1 if they differ.")
+    ] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="First resolve anew, without the pins of NAME or all.")
+    ] = False,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
+) -> None:
+    """Keeps the address-free exact versions (root constraints, requirements.lock) as in uv.lock."""
+    from workbench import pins
+
+    with _bad_input_is_exit_2():
+        workspace = find_workspace()
+        if names and not upgrade:
+            raise WorkspaceError("NAME is only used with --upgrade")
+        if check and upgrade:
+            raise WorkspaceError("--check changes nothing, so it does not go with --upgrade")
+        if upgrade:
+            pins.upgrade(workspace, names or [])
+        diff = pins.differences(workspace) if check else pins.write_pins(find_workspace())
+    for line in diff:
+        _out.print(line, markup=False)
+    if check and diff:
+        _err.print("the pins differ from uv.lock; `uv run pins` writes them anew", style="red")
+        raise typer.Exit(1)
+    _out.print("the pins agree with uv.lock" if check or not diff else "wrote the pins")
+
+
+def _bench() -> None:
+    """Benchmarks."""
+
+
+def _new() -> None:
+    """Skeleton."""
+
+
+demo_main = _command(_demo)
+pins_main = _command(_pins)
+bench_main = _command(_bench)
+new_main = _command(_new)
