@@ -1,0 +1,71 @@
+"""Linear operators that know their exact transpose, as JAX primitives.
+
+A Legendre stage is a real matrix applied along two axes; its transpose is the other stage. Telling JAX so keeps reverse mode from storing
+the O(L^3) table that differentiation through a recurrence would keep, and makes VJPs exact transposes instead of approximations.
+(`jax.custom_derivatives.linear_call` says the same but cannot be vmapped.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+__all__ = ["LinearOperator", "transpose_pair"]
+
+Apply = Callable[[jax.Array, Any], jax.Array]
+
+
+class LinearOperator:
+    """A linear map ``x -> f(x, plan)`` over the trailing axes of ``x``; leading axes are a batch.
+
+    Args:
+        name: Name shown in jaxprs.
+        apply: Pure function of an array and a hashable plan, linear in the array, batching over all leading axes.
+        core_ndim: Number of trailing axes that ``apply`` works on; ``vmap`` adds leading ones.
+    """
+
+    def __init__(self, name: str, apply: Apply, core_ndim: int) -> None:
+        self.name = name
+        self._apply = apply
+        self._core_ndim = core_ndim
+        self._primitive = Primitive(name)
+        self._jitted = jax.jit(apply, static_argnums=1)
+        self._primitive.def_impl(lambda x, *, plan: self._jitted(x, plan))
+        self._primitive.def_abstract_eval(self._abstract)
+        mlir.register_lowering(self._primitive, mlir.lower_fun(lambda x, *, plan: apply(x, plan), multiple_results=False))
+        batching.primitive_batchers[self._primitive] = self._batch
+
+    def __call__(self, x: jax.Array, plan: Hashable) -> jax.Array:
+        """Apply the operator to ``x`` (..., *core)."""
+        return self._primitive.bind(x, plan=plan)  # type: ignore[no-any-return, no-untyped-call]
+
+    def _abstract(self, x: Any, *, plan: Hashable) -> Any:
+        out = jax.eval_shape(lambda y: self._apply(y, plan), jax.ShapeDtypeStruct(x.shape, x.dtype))
+        return jax.core.ShapedArray(out.shape, out.dtype)
+
+    def _batch(self, args: Any, axes: Any, *, plan: Hashable) -> Any:
+        (x,), (axis,) = args, axes
+        return self(jnp.moveaxis(x, axis, 0), plan), 0
+
+    def _set_transpose(self, other: LinearOperator) -> None:
+        def transpose(cotangent: Any, x: Any, *, plan: Hashable) -> list[Any]:
+            if type(cotangent) is ad.Zero:
+                return [ad.Zero(x.aval)]
+            return [other(cotangent, plan)]
+
+        ad.deflinear2(self._primitive, transpose)
+
+
+def transpose_pair(
+    name: str, forward: Apply, name_transpose: str, transpose: Apply, core_ndim: int
+) -> tuple[LinearOperator, LinearOperator]:
+    """Two operators, each the exact (unconjugated) transpose of the other."""
+    a, b = LinearOperator(name, forward, core_ndim), LinearOperator(name_transpose, transpose, core_ndim)
+    a._set_transpose(b)
+    b._set_transpose(a)
+    return a, b
