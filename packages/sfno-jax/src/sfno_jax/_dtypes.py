@@ -1,4 +1,4 @@
-"""Input arrays keep their precision: float32 stays float32, float64 stays float64, anything that would change in silence is an error."""
+"""Input arrays keep their precision: what would change it in silence is an error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def real_array(name: str, x: Any) -> jax.Array:
     """
     x = _plain_to_float(x)
     if x.dtype not in _REAL:
-        raise TypeError(f"{name} has dtype {x.dtype}; expected float32 or float64. Convert it with {name}.astype('float32').")
+        raise TypeError(
+            f"{name} has dtype {x.dtype}; expected float32 or float64. Convert it with {name}.astype('float32')."
+        )
     return _keep(name, x, "float64", "float32")
 
 
@@ -64,7 +66,8 @@ def _plain_to_float(x: Any) -> Any:
 def _keep(name: str, x: Any, double: str, single: str) -> jax.Array:
     if x.dtype == np.dtype(double) and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise TypeError(
-            f"{name} is {double} but JAX's 64-bit mode is off, so it would be rounded to {single} in silence. Either convert it "
-            f"yourself, {name}.astype('{single}'), or enable 64-bit: jax.config.update('jax_enable_x64', True) or `with jax.enable_x64(True):`."
+            f"{name} is {double} but JAX's 64-bit mode is off, so it would be rounded to {single} in silence. Either "
+            f"convert it yourself, {name}.astype('{single}'), or enable 64-bit: "
+            "jax.config.update('jax_enable_x64', True) or `with jax.enable_x64(True):`."
         )
     return jnp.asarray(x)

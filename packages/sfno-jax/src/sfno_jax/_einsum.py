@@ -1,15 +1,18 @@
 r"""Legendre stages in plain JAX, folded about the equator, for every platform without the C++ kernel.
 
-Pbar_lm is even or odd in x = cos(theta) as l - m is even or odd, so a row of the northern half and its mirror image share their table. With
-F+- = F(north) +- F(south), degrees of parity p = l mod 2 meet F+ where m has the same parity and F- where it has not:
+Pbar_lm is even or odd in x = cos(theta) as l - m is even or odd, so a row of the northern half and its mirror image
+share their table. With F+- = F(north) +- F(south), degrees of parity p = l mod 2 meet F+ where m has the same parity
+and F- where it has not:
 
     a_{2k+p, m} = sum_theta T_p[m, k, theta] G_p[m, theta],    G_p = F+ if (m - p) even else F-
 
-one batched matrix product over (p, m) with half the flops and memory of the plain table. The derivative dPbar/dtheta has the opposite parity.
-Products run at `precision="highest"`: TF32 in this sum is what made other libraries' results wrong on GPUs.
+one batched matrix product over (p, m) with half the flops and memory of the plain table. The derivative dPbar/dtheta
+has the opposite parity. Products run at `precision="highest"`: TF32 in this sum is what made other libraries' results
+wrong on GPUs.
 
-The table T costs O(L^3) memory. `analysis_recurrence` and `synthesis_recurrence` build it block by block instead, in float64 whatever the data's
-dtype, inside a `lax.scan`, so that their memory is O(L^2) and no constant of that size is captured by a trace.
+The table T costs O(L^3) memory. `analysis_recurrence` and `synthesis_recurrence` build it block by block instead, in
+float64 whatever the data's dtype, inside a `lax.scan`, so that their memory is O(L^2) and no constant of that size is
+captured by a trace.
 """
 
 from __future__ import annotations
@@ -51,7 +54,10 @@ def table_bytes(plan: LegendrePlan, vector: bool, itemsize: int) -> int:
 
 
 def folded_table(plan: LegendrePlan, vector: bool, dtype: np.dtype) -> NDArray[np.floating]:
-    """Table of shape (2, mmax, ceil(lmax/2), ceil(nlat/2)), scaled per degree; for vectors (2, 2, ...) with [0] dPbar/dtheta, [1] m Pbar/sin."""
+    """Table of shape (2, mmax, ceil(lmax/2), ceil(nlat/2)), scaled per degree.
+
+    For vectors (2, 2, ...): [0] dPbar/dtheta, [1] m Pbar/sin(theta).
+    """
     x = plan.cos_colatitude[: _half(plan.nlat)]
     build = associated_legendre_derivatives if vector else associated_legendre
     full = build(plan.lmax, plan.mmax, x, csphase=plan.csphase) * plan.degree_scale[:, None]
@@ -61,7 +67,7 @@ def folded_table(plan: LegendrePlan, vector: bool, dtype: np.dtype) -> NDArray[n
     return np.ascontiguousarray(np.moveaxis(split, -2, -4), dtype=dtype)
 
 
-# --- folding: from (..., nlat, nfreq) to real columns (2, m, theta, c) and back ---------------------------------------------------------------
+# --- folding: from (..., nlat, nfreq) to real columns (2, m, theta, c) and back ---
 
 
 def _fold(fourier: jax.Array, plan: LegendrePlan, flip: bool = False) -> jax.Array:
@@ -118,7 +124,7 @@ def _sum_degrees(table: jax.Array, a: jax.Array) -> jax.Array:
     return jnp.einsum("pmkt,pmkc->pmtc", table, a, precision="highest")
 
 
-# --- with a table ---------------------------------------------------------------------------------------------------------------------------
+# --- with a table ---
 
 
 def analysis_table(fourier: jax.Array, table: jax.Array, plan: LegendrePlan) -> jax.Array:
@@ -131,13 +137,15 @@ def synthesis_table(coeffs: jax.Array, table: jax.Array, plan: LegendrePlan) -> 
     return _unfold(_sum_degrees(table, _unpack(coeffs, plan)), plan, coeffs.shape[:-2])
 
 
-def _as_vector(d_theta: jax.Array, d_lambda: jax.Array, e_theta: jax.Array, e_lambda: jax.Array, i: complex) -> jax.Array:
-    """(s, t) = (D V_theta - i E V_lambda, -D V_lambda - i E V_theta); from coefficients, (V_theta, V_lambda) with i -> -i."""
+def _as_vector(
+    d_theta: jax.Array, d_lambda: jax.Array, e_theta: jax.Array, e_lambda: jax.Array, i: complex
+) -> jax.Array:
+    """(s, t) = (D V_theta - i E V_lambda, -D V_lambda - i E V_theta); with i -> -i, (V_theta, V_lambda) from (s, t)."""
     return jnp.stack([d_theta - i * e_lambda, -d_lambda - i * e_theta], axis=-3)
 
 
 def vector_analysis_table(vector: jax.Array, table: jax.Array, plan: LegendrePlan) -> jax.Array:
-    """(V_theta, V_lambda) spectra (..., 2, nlat, nfreq) to (spheroidal, toroidal) coefficients (..., 2, lmax, mmax), unnormalised."""
+    """Spectra (V_theta, V_lambda) (..., 2, nlat, nfreq) to unnormalised (s, t) (..., 2, lmax, mmax)."""
     batch = vector.shape[:-2]
     d = _pack(_sum_latitudes(table[0], _fold(vector, plan, flip=True)), plan, batch)
     e = _pack(_sum_latitudes(table[1], _fold(vector, plan)), plan, batch)
@@ -153,7 +161,7 @@ def vector_synthesis_table(coeffs: jax.Array, table: jax.Array, plan: LegendrePl
     return _as_vector(d[..., 0, :, :], d[..., 1, :, :], e[..., 0, :, :], e[..., 1, :, :], -1j)
 
 
-# --- by recurrence --------------------------------------------------------------------------------------------------------------------------
+# --- by recurrence ---
 
 _State = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
@@ -201,9 +209,11 @@ def _scalar_block(plan: LegendrePlan, state: _State, start: jax.Array) -> tuple[
 
 
 def _vector_block(plan: LegendrePlan, state: _State, start: jax.Array) -> tuple[_State, jax.Array]:
-    """The next degrees of (dPbar/dtheta, m Pbar/sin theta), shape (2, block, mmax, half); the state carries one order more than mmax.
+    """The next degrees of (dPbar/dtheta, m Pbar/sin theta), shape (2, block, mmax, half).
 
-    m Pbar_lm/sin = 1/2 sqrt((2l+1)/(2l-1)) [sqrt((l+m)(l+m-1)) Pbar_{l-1,m-1} + sqrt((l-m)(l-m-1)) Pbar_{l-1,m+1}] needs no degree ahead.
+    The state carries one order more than mmax, and no degree ahead is needed, since also
+
+    m Pbar_lm/sin = 1/2 sqrt((2l+1)/(2l-1)) [sqrt((l+m)(l+m-1)) Pbar_{l-1,m-1} + sqrt((l-m)(l-m-1)) Pbar_{l-1,m+1}].
     """
     before = jnp.where(state[2] == 0, state[1], 0.0)  # degree start - 1
     state, p = _scalar_block(plan, state, start)
@@ -220,9 +230,17 @@ def _vector_block(plan: LegendrePlan, state: _State, start: jax.Array) -> tuple[
 
     below, above = neighbours(p)
     zonal = m == 0
-    d = jnp.where(zonal, -root(l * (l + 1)) * above, 0.5 * (root((l + m) * (l - m + 1)) * below - root((l - m) * (l + m + 1)) * above))
+    d = jnp.where(
+        zonal,
+        -root(l * (l + 1)) * above,
+        0.5 * (root((l + m) * (l - m + 1)) * below - root((l - m) * (l + m + 1)) * above),
+    )
     below, above = neighbours(lower_degree)
-    e = 0.5 * root((2 * l + 1) / jnp.maximum(2 * l - 1, 1)) * (root((l + m) * (l + m - 1)) * below + root((l - m) * (l - m - 1)) * above)
+    e = (
+        0.5
+        * root((2 * l + 1) / jnp.maximum(2 * l - 1, 1))
+        * (root((l + m) * (l + m - 1)) * below + root((l - m) * (l - m - 1)) * above)
+    )
     return state, jnp.stack([jnp.where(inside, d, 0), jnp.where(inside & ~zonal, e, 0)])
 
 
@@ -237,8 +255,8 @@ def _scale_block(plan: LegendrePlan, block: jax.Array, start: jax.Array, dtype: 
     return jnp.moveaxis(block, -4, -2).astype(dtype)
 
 
-def _starts(plan: LegendrePlan) -> np.ndarray:
-    return np.arange(0, plan.lmax, _BLOCK, dtype=np.int32)
+def _starts(plan: LegendrePlan) -> jax.Array:
+    return jnp.arange(0, plan.lmax, _BLOCK, dtype=jnp.int32)
 
 
 def _join_blocks(stacked: jax.Array, plan: LegendrePlan) -> jax.Array:
@@ -271,7 +289,9 @@ def _synthesis(coeffs: jax.Array, plan: LegendrePlan) -> jax.Array:
     with jax.enable_x64(True):
         a = _split_blocks(_unpack(coeffs, plan), plan)
 
-        def step(carry: tuple[_State, jax.Array], inputs: tuple[jax.Array, jax.Array]) -> tuple[tuple[_State, jax.Array], None]:
+        def step(
+            carry: tuple[_State, jax.Array], inputs: tuple[jax.Array, jax.Array]
+        ) -> tuple[tuple[_State, jax.Array], None]:
             (state, total), (start, part) = carry, inputs
             state, block = _scalar_block(plan, state, start)
             return (state, total + _sum_degrees(_scale_block(plan, block, start, part.dtype), part)), None
@@ -298,7 +318,9 @@ def _vector_synthesis(coeffs: jax.Array, plan: LegendrePlan, sign: float) -> jax
     with jax.enable_x64(True):
         a = _split_blocks(_unpack(coeffs, plan), plan)
 
-        def step(carry: tuple[_State, jax.Array], inputs: tuple[jax.Array, jax.Array]) -> tuple[tuple[_State, jax.Array], None]:
+        def step(
+            carry: tuple[_State, jax.Array], inputs: tuple[jax.Array, jax.Array]
+        ) -> tuple[tuple[_State, jax.Array], None]:
             (state, total), (start, part) = carry, inputs
             state, block = _vector_block(plan, state, start)
             tables = _scale_block(plan, block, start, part.dtype)
@@ -311,7 +333,9 @@ def _vector_synthesis(coeffs: jax.Array, plan: LegendrePlan, sign: float) -> jax
 
 
 # The unconjugated transpose of the vector analysis is a synthesis with i -> -i, and the other way round.
-analysis_recurrence, synthesis_recurrence = transpose_pair("legendre_analysis_recurrence", _analysis, "legendre_synthesis_recurrence", _synthesis, 2)
+analysis_recurrence, synthesis_recurrence = transpose_pair(
+    "legendre_analysis_recurrence", _analysis, "legendre_synthesis_recurrence", _synthesis, 2
+)
 vector_analysis_recurrence, _vector_synthesis_conjugate = transpose_pair(
     "legendre_vector_analysis_recurrence",
     lambda x, plan: _vector_analysis(x, plan, 1.0),

@@ -1,8 +1,8 @@
 """Linear operators that know their exact transpose, as JAX primitives.
 
-A Legendre stage is a real matrix applied along two axes; its transpose is the other stage. Telling JAX so keeps reverse mode from storing
-the O(L^3) table that differentiation through a recurrence would keep, and makes VJPs exact transposes instead of approximations.
-(`jax.custom_derivatives.linear_call` says the same but cannot be vmapped.)
+A Legendre stage is a real matrix applied along two axes; its transpose is the other stage. Telling JAX so keeps
+reverse mode from storing the O(L^3) table that differentiation through a recurrence would keep, and makes VJPs exact
+transposes instead of approximations. (`jax.custom_derivatives.linear_call` says the same but cannot be vmapped.)
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ class LinearOperator:
         self._core_ndim = core_ndim
         self._primitive = Primitive(name)
         self._jitted = jax.jit(apply, static_argnums=1)
-        self._primitive.def_impl(lambda x, *, plan: self._jitted(x, plan))
-        self._primitive.def_abstract_eval(self._abstract)
-        mlir.register_lowering(self._primitive, mlir.lower_fun(lambda x, *, plan: apply(x, plan), multiple_results=False))
+        self._primitive.def_impl(lambda x, *, plan: self._jitted(x, plan))  # type: ignore[no-untyped-call]
+        self._primitive.def_abstract_eval(self._abstract)  # type: ignore[no-untyped-call]
+        mlir.register_lowering(
+            self._primitive, mlir.lower_fun(lambda x, *, plan: apply(x, plan), multiple_results=False)
+        )
         batching.primitive_batchers[self._primitive] = self._batch
 
     def __call__(self, x: jax.Array, plan: Hashable) -> jax.Array:
@@ -45,7 +47,8 @@ class LinearOperator:
         return self._primitive.bind(x, plan=plan)  # type: ignore[no-any-return, no-untyped-call]
 
     def _abstract(self, x: Any, *, plan: Hashable) -> Any:
-        out = jax.eval_shape(lambda y: self._apply(y, plan), jax.ShapeDtypeStruct(x.shape, x.dtype))
+        like = jax.ShapeDtypeStruct(x.shape, x.dtype)  # type: ignore[no-untyped-call]
+        out = jax.eval_shape(lambda y: self._apply(y, plan), like)
         return jax.core.ShapedArray(out.shape, out.dtype)
 
     def _batch(self, args: Any, axes: Any, *, plan: Hashable) -> Any:
@@ -58,7 +61,7 @@ class LinearOperator:
                 return [ad.Zero(x.aval)]
             return [other(cotangent, plan)]
 
-        ad.deflinear2(self._primitive, transpose)
+        ad.deflinear2(self._primitive, transpose)  # type: ignore[no-untyped-call]
 
 
 def transpose_pair(

@@ -31,12 +31,22 @@ class LegendrePlan:
 
     @classmethod
     def create(
-        cls, *, cos_colatitude: ArrayLike, weights: ArrayLike, degree_scale: ArrayLike, lmax: int, mmax: int, nfreq: int, csphase: bool
+        cls,
+        *,
+        cos_colatitude: ArrayLike,
+        weights: ArrayLike,
+        degree_scale: ArrayLike,
+        lmax: int,
+        mmax: int,
+        nfreq: int,
+        csphase: bool,
     ) -> LegendrePlan:
         """Build a plan from arrays: cos(theta) and weights, shape (nlat,), and a factor per degree, shape (lmax,)."""
         x, w, s = (np.ascontiguousarray(v, dtype=np.float64) for v in (cos_colatitude, weights, degree_scale))
         if x.shape != w.shape or s.shape != (lmax,):
-            raise ValueError(f"cos_colatitude {x.shape} and weights {w.shape} must agree, and degree_scale {s.shape} be ({lmax},).")
+            raise ValueError(
+                f"cos_colatitude {x.shape} and weights {w.shape} must agree, and degree_scale {s.shape} be ({lmax},)."
+            )
         return cls(lmax, mmax, nfreq, bool(csphase), x.tobytes(), w.tobytes(), s.tobytes())
 
     @property
@@ -60,4 +70,5 @@ class LegendrePlan:
         return np.frombuffer(self._degree_scale)
 
     def __repr__(self) -> str:
-        return f"LegendrePlan(nlat={self.nlat}, lmax={self.lmax}, mmax={self.mmax}, nfreq={self.nfreq}, csphase={self.csphase})"
+        sizes = f"nlat={self.nlat}, lmax={self.lmax}, mmax={self.mmax}, nfreq={self.nfreq}"
+        return f"LegendrePlan({sizes}, csphase={self.csphase})"

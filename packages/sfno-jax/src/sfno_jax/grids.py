@@ -1,7 +1,8 @@
 """Grids on the sphere and their quadratures.
 
-Rows run from north to south. Colatitude theta is measured from the north pole, latitude is pi/2 - theta, longitudes are lambda_j = 2 pi j / nlon.
-A quadrature integrates over x = cos(theta): sum_k w_k f(x_k) ~ int_{-1}^{1} f(x) dx, so its weights sum to 2.
+Rows run from north to south. Colatitude theta is measured from the north pole, latitude is pi/2 - theta, longitudes
+are lambda_j = 2 pi j / nlon. A quadrature integrates over x = cos(theta), sum_k w_k f(x_k) ~ int_{-1}^{1} f(x) dx, so
+its weights sum to 2.
 
 | name              | nodes                                   | exact for polynomials in x up to | largest lmax |
 | ----------------- | --------------------------------------- | -------------------------------- | ------------ |
@@ -10,10 +11,12 @@ A quadrature integrates over x = cos(theta): sum_k w_k f(x_k) ~ int_{-1}^{1} f(x
 | `equiangular`     | theta_k = pi k / (nlat-1), poles inside | nlat - 1 (Clenshaw-Curtis)       | nlat - 1 *   |
 | `trapezoidal`     | equispaced in x, poles inside           | 1 (trapezoidal rule)             | nlat         |
 
-(*) Clenshaw-Curtis weights alone are exact only up to lmax = (nlat+1)//2; beyond, the transforms use the exact analysis of
-`sfno_jax.equiangular`. "Largest lmax" for `trapezoidal` is a bound on resolution, not on exactness: that rule is never exact.
+(*) Clenshaw-Curtis weights alone are exact only up to lmax = (nlat+1)//2; beyond, the transforms use the exact
+analysis of `sfno_jax.equiangular`. "Largest lmax" for `trapezoidal` is a bound on resolution, not on exactness: that
+rule is never exact.
 
-Source: torch-harmonics 0.9 for names and defaults; nodes and weights from Abramowitz & Stegun 25.4 and Waldvogel, BIT 46 (2006) 195.
+Source: torch-harmonics 0.9 for names and defaults; nodes and weights from Abramowitz & Stegun 25.4 and Waldvogel, BIT
+46 (2006) 195.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import dataclasses
 import difflib
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,7 +184,10 @@ def max_lmax(grid: str, nlat: int) -> int:
 
 
 def default_lmax(grid: str, nlat: int) -> int:
-    """Default lmax: where the plain quadrature is exact ((nlat+1)//2 on `equiangular` and `trapezoidal` grids, as in torch-harmonics 0.9)."""
+    """Default lmax: where the plain quadrature is exact; (nlat+1)//2 on grids equispaced in theta or x.
+
+    Source: torch-harmonics 0.9.
+    """
     return (nlat + 1) // 2 if canonical_grid(grid) in ("equiangular", "trapezoidal") else max_lmax(grid, nlat)
 
 
@@ -195,8 +202,9 @@ def resolve_truncation(
 ) -> tuple[int, int]:
     """Numbers of degrees and orders of a transform.
 
-    Both are exclusive bounds: l < lmax, m < mmax, and always m <= l. Explicit values are kept as asked. A missing value becomes,
-    for `triangular`, what makes both equal (as far as the grid allows); for `rectangular`, the grid's own limit for that axis.
+    Both are exclusive bounds: l < lmax, m < mmax, and always m <= l. Explicit values are kept as asked. A missing
+    value becomes, for `triangular`, what makes both equal (as far as the grid allows); for `rectangular`, the grid's
+    own limit for that axis.
 
     Args:
         nlat: Number of latitudes.
@@ -226,7 +234,9 @@ def resolve_truncation(
     if mmax is not None:
         _count("mmax", mmax, 1)
         if mmax > m_limit:
-            raise ValueError(f"mmax={mmax} is beyond what nlon={nlon} longitudes resolve; the largest is mmax = nlon//2+1 = {m_limit}.")
+            raise ValueError(
+                f"mmax={mmax} is beyond what nlon={nlon} longitudes resolve; the largest is nlon//2+1 = {m_limit}."
+            )
     degrees = lmax if lmax is not None else default_lmax(grid, nlat)
     orders = mmax if mmax is not None else m_limit
     if truncation == "triangular":
@@ -262,7 +272,7 @@ def _legendre(n: int, x: Array) -> tuple[Array, Array]:
     return current, previous
 
 
-def _symmetric(theta: Array, weights: Array) -> tuple[Array, Array]:
+def _symmetric(theta: NDArray[Any], weights: NDArray[Any]) -> tuple[Array, Array]:
     """Make nodes and weights symmetric about the equator to the last bit."""
     return (theta + (np.pi - theta[::-1])) / 2, (weights + weights[::-1]) / 2
 
@@ -297,7 +307,8 @@ def _lobatto(n: int) -> tuple[Array, Array]:
 
 
 def _clenshaw_curtis(n: int) -> tuple[Array, Array]:
-    # The weights are the discrete cosine transform of the moments int_0^pi cos(k theta) sin(theta) dtheta = 2/(1-k^2), k even.
+    # The weights are the discrete cosine transform of the moments int_0^pi cos(k theta) sin(theta) dtheta = 2/(1-k^2),
+    # k even.
     k = np.arange(0, n, 2)
     moments = np.zeros(n)
     moments[::2] = 2 / (1 - k.astype(float) ** 2)

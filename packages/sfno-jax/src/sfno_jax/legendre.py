@@ -2,14 +2,16 @@ r"""Normalised associated Legendre functions and their derivatives, as tables in
 
     Pbar_lm(x) = (-1)^m[csphase] sqrt((2l+1)/(4 pi) (l-m)!/(l+m)!) P_lm(x),   x = cos(theta)
 
-built by recurrence (Holmes & Featherstone, J. Geodesy 76 (2002) 279, eqs. 11-13), with a separate exponent for the sectoral seeds, which underflow
-float64 near the poles from degree 1500 on:
+built by recurrence (Holmes & Featherstone, J. Geodesy 76 (2002) 279, eqs. 11-13), with a separate exponent for the
+sectoral seeds, which underflow float64 near the poles from degree 1500 on:
 
     Pbar_mm = sqrt((2m+1)/(2m)) sin(theta) Pbar_{m-1,m-1},        Pbar_00 = 1/sqrt(4 pi)
     Pbar_lm = a_lm (x Pbar_{l-1,m} - Pbar_{l-2,m} / a_{l-1,m}),   a_lm = sqrt((4 l^2 - 1)/(l^2 - m^2))
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +20,7 @@ from .grids import choose
 
 __all__ = ["NORMS", "associated_legendre", "associated_legendre_derivatives", "degree_norm"]
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 
 NORMS = ("ortho", "schmidt", "unnorm")
 
@@ -29,8 +31,8 @@ _BIG = 2.0**400
 def degree_norm(lmax: int, norm: str, inverse: bool = False) -> Array:
     """Factor per degree that turns orthonormal functions into those of another normalisation, shape (lmax,).
 
-    `ortho` is 1; `unnorm` multiplies by sqrt(4 pi); `schmidt` divides that by sqrt(2l+1). The inverse transform uses the reciprocal, so that analysis and
-    synthesis stay each other's inverse (torch-harmonics' convention).
+    `ortho` is 1; `unnorm` multiplies by sqrt(4 pi); `schmidt` divides that by sqrt(2l+1). The inverse transform uses
+    the reciprocal, so that analysis and synthesis stay each other's inverse (torch-harmonics' convention).
 
     Raises:
         ValueError: unknown norm.
@@ -62,7 +64,7 @@ def associated_legendre(
         ValueError: x outside [-1, 1], unknown norm, lmax or mmax < 1.
     """
     x = _abscissae(lmax, mmax, cos_colatitude)
-    table = _orthonormal(lmax, mmax, x) * degree_norm(lmax, norm, inverse)[None, :, None]
+    table: Array = _orthonormal(lmax, mmax, x) * degree_norm(lmax, norm, inverse)[None, :, None]
     return table * _phase(mmax) if csphase else table
 
 
@@ -75,7 +77,8 @@ def associated_legendre_derivatives(
 
         dPbar_lm/dtheta      = 1/2 [sqrt((l+m)(l-m+1)) Pbar_{l,m-1} - sqrt((l-m)(l+m+1)) Pbar_{l,m+1}],   m >= 1
         dPbar_l0/dtheta      = -sqrt(l(l+1)) Pbar_l1
-        m Pbar_lm/sin(theta) = 1/2 sqrt((2l+1)/(2l+3)) [sqrt((l-m+1)(l-m+2)) Pbar_{l+1,m-1} + sqrt((l+m+1)(l+m+2)) Pbar_{l+1,m+1}]
+        m Pbar_lm/sin(theta) = 1/2 sqrt((2l+1)/(2l+3)) [sqrt((l-m+1)(l-m+2)) Pbar_{l+1,m-1}
+                                + sqrt((l+m+1)(l+m+2)) Pbar_{l+1,m+1}]
 
     Args:
         lmax: Number of degrees, l < lmax.

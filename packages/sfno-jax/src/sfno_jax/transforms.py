@@ -1,14 +1,15 @@
 r"""Spherical harmonic transforms of scalar and vector fields.
 
-    a_lm = int f(theta, lambda) Ybar_lm^* dOmega,      f = sum_{l,m} a_lm Y_lm,      Y_lm = Pbar_lm(cos theta) exp(i m lambda)
+    a_lm = int f Y_lm^* dOmega,    f = sum_{l,m} a_lm Y_lm,    Y_lm = Pbar_lm(cos theta) exp(i m lambda)
 
-for real fields, so that only m >= 0 is kept. A transform is a real FFT along longitude and a Legendre stage along latitude; the stage runs in the
-C++ kernel on CPUs (`backend="native"`), as a folded matrix product with a table (`"einsum"`), or by recurrence in JAX without a table
-(`"recurrence"`, chosen where the table would exceed ``max_table_bytes`` or would be captured as a constant of a trace).
+for real fields, so that only m >= 0 is kept. A transform is a real FFT along longitude and a Legendre stage along
+latitude; the stage runs in the C++ kernel on CPUs (`backend="native"`), as a folded matrix product with a table
+(`"einsum"`), or by recurrence in JAX without a table (`"recurrence"`, chosen where the table would exceed
+``max_table_bytes`` or would be captured as a constant of a trace).
 
 Vector fields V = (V_theta southward, V_lambda eastward) are written through a spheroidal and a toroidal potential,
 
-    V = grad S + (1/sin(theta) dT/dlambda, -dT/dtheta),    s_lm = 1/(l(l+1)) int V . grad Y_lm^* dOmega   (and t_lm alike)
+    V = grad S + (1/sin(theta) dT/dlambda, -dT/dtheta),    s_lm = 1/(l(l+1)) int V . grad Y_lm^* dOmega,  t_lm alike
 
 Conventions are torch-harmonics' (0.9): coefficients (..., l, m), Condon-Shortley phase on, entries m > l zero.
 """
@@ -110,7 +111,10 @@ class _Transform:
             raise ValueError(f"backend='native' is not available: {_native.why_unavailable()}. Use backend='auto'.")
         spec = _Spec(nlat, nlon, lmax, mmax, kind, norm, bool(csphase), truncation, backend, check_finite)
         itemsize = 8 if jax.config.jax_enable_x64 else 4  # type: ignore[attr-defined]
-        if backend == "einsum" and _einsum.table_bytes(_plan(spec, self.vector, self.inverse), self.vector, itemsize) > max_table_bytes:
+        if (
+            backend == "einsum"
+            and _einsum.table_bytes(_plan(spec, self.vector, self.inverse), self.vector, itemsize) > max_table_bytes
+        ):
             spec = dataclasses.replace(spec, backend="recurrence")
         self._spec = spec
         self._tables = (_table(spec, self.vector, self.inverse, itemsize),) if spec.backend == "einsum" else ()
@@ -132,7 +136,8 @@ class _Transform:
 
     def __repr__(self) -> str:
         s = self._spec
-        return f"{type(self).__name__}({s.nlat}, {s.nlon}, lmax={s.lmax}, mmax={s.mmax}, grid={s.grid!r}, backend={s.backend!r})"
+        sizes = f"{s.nlat}, {s.nlon}, lmax={s.lmax}, mmax={s.mmax}"
+        return f"{type(self).__name__}({sizes}, grid={s.grid!r}, backend={s.backend!r})"
 
     def __call__(self, x: Any) -> jax.Array:
         """Transform; see the class."""
@@ -140,7 +145,8 @@ class _Transform:
         self._check_shape(x)
         if self._spec.check_finite:
             _check_finite("coefficients" if self.inverse else "field", x)
-        return _apply(self._for(x), x)
+        y: jax.Array = _apply(self._for(x), x)
+        return y
 
     def _check_shape(self, x: jax.Array) -> None:
         s = self._spec
@@ -149,10 +155,16 @@ class _Transform:
         what = "coefficients" if self.inverse else "field"
         lead = "(..., 2, " if self.vector else "(..., "
         if x.ndim < 2 + self.vector:
-            raise ValueError(f"{what} has shape {x.shape}; {type(self).__name__} expects {lead}{names[0]}={want[0]}, {names[1]}={want[1]}).")
+            raise ValueError(
+                f"{what} has shape {x.shape}; {type(self).__name__} expects "
+                f"{lead}{names[0]}={want[0]}, {names[1]}={want[1]})."
+            )
         for axis, name, size in zip((-2, -1), names, want, strict=True):
             if x.shape[axis] != size:
-                raise ValueError(f"{what} has {name}={x.shape[axis]} (axis {axis} of shape {x.shape}); this transform was planned for {name}={size}.")
+                raise ValueError(
+                    f"{what} has {name}={x.shape[axis]} (axis {axis} of shape {x.shape}); "
+                    f"this transform was planned for {name}={size}."
+                )
         if self.vector and x.shape[-3] != 2:
             raise ValueError(f"{what} has {x.shape[-3]} components (axis -3 of shape {x.shape}); a vector has 2.")
 
@@ -205,7 +217,8 @@ class RealSHT(_Transform):
 class InverseRealSHT(_Transform):
     """Synthesis of real scalar fields: (..., lmax, mmax) complex to (..., nlat, nlon) real.
 
-    Imaginary parts of order 0 and of the Nyquist order nlon/2 do not belong to a real field: they are ignored and their gradient is zero.
+    Imaginary parts of order 0 and of the Nyquist order nlon/2 do not belong to a real field: they are ignored and
+    their gradient is zero.
     """
 
     vector, inverse = False, True
@@ -213,7 +226,9 @@ class InverseRealSHT(_Transform):
 
 @jax.tree_util.register_pytree_node_class
 class RealVectorSHT(_Transform):
-    """Analysis of vector fields: (..., 2, nlat, nlon) = (southward, eastward) to (..., 2, lmax, mmax) = (spheroidal, toroidal).
+    """Analysis of vector fields: (..., 2, nlat, nlon) real to (..., 2, lmax, mmax) complex.
+
+    Axis -3 is (southward, eastward) of the field and (spheroidal, toroidal) of the coefficients.
 
     Degree 0 carries no vector field; its coefficients are zero.
     """
@@ -223,7 +238,7 @@ class RealVectorSHT(_Transform):
 
 @jax.tree_util.register_pytree_node_class
 class InverseRealVectorSHT(_Transform):
-    """Synthesis of vector fields: (..., 2, lmax, mmax) = (spheroidal, toroidal) to (..., 2, nlat, nlon) = (southward, eastward)."""
+    """Synthesis of vector fields: (..., 2, lmax, mmax) complex to (..., 2, nlat, nlon) real."""
 
     vector, inverse = True, True
 
@@ -248,7 +263,13 @@ def _plan(spec: _Spec, vector: bool, inverse: bool) -> LegendrePlan:
     x = np.cos(theta)
     x = (x - x[::-1]) / 2  # symmetric about the equator to the last bit, with an exact zero there
     return LegendrePlan.create(
-        cos_colatitude=x, weights=weights, degree_scale=scale, lmax=spec.lmax, mmax=spec.mmax, nfreq=spec.nlon // 2 + 1, csphase=spec.csphase
+        cos_colatitude=x,
+        weights=weights,
+        degree_scale=scale,
+        lmax=spec.lmax,
+        mmax=spec.mmax,
+        nfreq=spec.nlon // 2 + 1,
+        csphase=spec.csphase,
     )
 
 
@@ -265,7 +286,10 @@ def _check_finite(what: str, x: jax.Array) -> None:
     bad = ~np.isfinite(np.asarray(x))
     if bad.any():
         first = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise ValueError(f"{what} has {int(bad.sum())} non-finite value(s), the first at index {first}; fill or mask them before the transform.")
+        raise ValueError(
+            f"{what} has {int(bad.sum())} non-finite value(s), the first at index {first}; "
+            "fill or mask them before the transform."
+        )
 
 
 _Stage = Callable[[jax.Array, LegendrePlan], jax.Array]
