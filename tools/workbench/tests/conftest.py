@@ -80,9 +80,7 @@ def demo_path(tmp_path: Path) -> Path:
 def start() -> Callable[..., subprocess.Popen[str]]:
     """Starts one of the console commands: its own code, whichever environment runs the tests."""
 
-    def start(
-        name: str, *arguments: str, cwd: Path, path: Path | None = None, **env: str
-    ) -> subprocess.Popen[str]:
+    def start(name: str, *arguments: str, cwd: Path, path: Path | None = None, **env: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-c", f"from workbench.cli import {name}_main as m; m()", *arguments],
             cwd=cwd,

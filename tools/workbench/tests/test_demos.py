@@ -20,9 +20,7 @@ GOOD = {"title": "T", "summary": "one line", "tables": [], "figures": []}
 
 
 def test_a_good_demo_gives_a_page(command, demo_path: Path, tmp_path: Path):
-    code, out, err = command(
-        "demo", "fake-good", "--out", str(tmp_path / "out"), cwd=tmp_path, path=demo_path
-    )
+    code, out, err = command("demo", "fake-good", "--out", str(tmp_path / "out"), cwd=tmp_path, path=demo_path)
     assert (code, err) == (0, "")
     lines = [line.split("  ", 1)[-1] for line in out.splitlines()]
     assert "first stage" in out
@@ -37,15 +35,10 @@ def test_a_good_demo_gives_a_page(command, demo_path: Path, tmp_path: Path):
 
 def test_failures_do_not_stop_the_others(command, demo_path: Path, tmp_path: Path):
     names = ["crash", "silent", "no-figure", "killed", "good"]
-    code, out, _ = command(
-        "demo", *(f"fake-{name}" for name in names), "--out", "o", cwd=tmp_path, path=demo_path
-    )
+    code, out, _ = command("demo", *(f"fake-{name}" for name in names), "--out", "o", cwd=tmp_path, path=demo_path)
     assert code == 1
     assert "1 passed, 4 failed" in out
-    state = {
-        name: json.loads((tmp_path / "o" / f"fake-{name}" / "status.json").read_text())
-        for name in names
-    }
+    state = {name: json.loads((tmp_path / "o" / f"fake-{name}" / "status.json").read_text()) for name in names}
     assert state["good"]["state"] == "passed"
     assert state["crash"]["line"] == "exit code 1: ZeroDivisionError: division by zero"
     assert state["silent"]["line"] == "the demo wrote no result.json"
@@ -87,9 +80,7 @@ def test_a_folder_of_the_user_is_not_emptied(command, demo_path: Path, tmp_path:
     precious = tmp_path / "o" / "fake-good" / "thesis.txt"
     precious.parent.mkdir(parents=True)
     precious.write_text("years of work")
-    code, _, err = command(
-        "demo", "fake-good", "--out", str(tmp_path / "o"), cwd=tmp_path, path=demo_path
-    )
+    code, _, err = command("demo", "fake-good", "--out", str(tmp_path / "o"), cwd=tmp_path, path=demo_path)
     assert code == 2
     assert "--out" in err
     assert precious.read_text() == "years of work"

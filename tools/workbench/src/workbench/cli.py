@@ -75,9 +75,7 @@ def _default_out() -> Path:
 
 
 def _pins(
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit 1 if they differ.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if they differ.")] = False,
     upgrade: Annotated[
         bool, typer.Option("--upgrade", help="First resolve anew, without the pins of NAME or all.")
     ] = False,
@@ -103,8 +101,69 @@ def _pins(
     _out.print("the pins agree with uv.lock" if check or not diff else "wrote the pins")
 
 
-def _bench() -> None:
-    """Benchmarks."""
+def _bench(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three pairs, into out/bench; records nothing.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Only cases whose FILE::NAME matches this pattern.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Pin both sides to N threads, not the case's own.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SET=PYTHON", help="Use this interpreter for a peer set."),
+    ] = None,
+    no_install: Annotated[
+        bool, typer.Option("--no-install", help="Build no peer environment; use those there are.")
+    ] = False,
+    list_only: Annotated[bool, typer.Option("--list", help="List the cases and exit.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Measure nothing; write RESULTS.md anew.")] = False,
+) -> None:
+    """Measures packages against their peers, side by side, and writes benchmarks/*/RESULTS.*."""
+    from workbench.bench import run as bench
+    from workbench.demos import stop_on_terminate
+
+    failed = 0
+    with _bad_input_is_exit_2():
+        workspace = find_workspace()
+        suites = bench.find_suites(workspace, names or [])
+        if list_only:
+            for suite in suites:
+                for file in suite.benches():
+                    for case in file.cases:
+                        peers = ", ".join(peer.name for peer in case.peers) or "no peer"
+                        _out.print(f"{suite.title}/{file.file.name}::{case.name} ({peers})")
+            return
+        options = bench.Options(tuple(only or ()), quick, threads, _environments(env or []), not no_install)
+        stop_on_terminate()
+        try:
+            for suite in suites:
+                if report:
+                    bench.rewrite(suite)
+                    continue
+                with _err.status(suite.title) as status:
+                    rows, folder = bench.run_suite(
+                        workspace,
+                        suite,
+                        options,
+                        lambda row: _out.print(bench.line_of(row), markup=False),
+                        status.update,
+                    )
+                failed += sum(row.state in ("failed", "unequal") for row in rows)
+                _out.print(f"results in {folder}", markup=False)
+        except KeyboardInterrupt:
+            _err.print("stopped; what was measured is kept", style="red")
+            raise typer.Exit(130) from None
+    if failed:
+        _err.print(f"{failed} rows failed or were not equal", style="red")
+        raise typer.Exit(1)
+
+
+def _environments(pairs: list[str]) -> dict[str, Path]:
+    found = {}
+    for pair in pairs:
+        name, separator, python = pair.partition("=")
+        if not separator or not python:
+            raise WorkspaceError(f"--env takes SET=PYTHON, got {pair!r}")
+        found[name] = Path(python).absolute()
+    return found
 
 
 def _new() -> None:

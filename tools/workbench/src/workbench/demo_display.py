@@ -30,11 +30,7 @@ class Display:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = (
-            Live(console=console, refresh_per_second=8, transient=False)
-            if console.is_terminal
-            else None
-        )
+        self._live = Live(console=console, refresh_per_second=8, transient=False) if console.is_terminal else None
         self._printed: dict[str, str] = {}
         self._spinner = Spinner("dots", style="cyan")
 

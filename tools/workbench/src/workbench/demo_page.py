@@ -49,10 +49,7 @@ pre { overflow-x: auto; background: var(--zebra); padding: 1rem; border-radius: 
 def write_page(out: Path) -> Path:
     """Writes ``out/index.html`` over all demos that have run into ``out``; returns its path."""
     runs = [_read_status(file) for file in sorted(out.glob(f"*/{STATUS}"))]
-    links = "".join(
-        f'<a class="{escape(run.state)}" href="#{escape(run.name)}">{escape(run.name)}</a>'
-        for run in runs
-    )
+    links = "".join(f'<a class="{escape(run.state)}" href="#{escape(run.name)}">{escape(run.name)}</a>' for run in runs)
     passed = sum(run.state == "passed" for run in runs)
     body = "\n".join(_article(run, out / run.name) for run in runs)
     page = out / "index.html"
@@ -113,18 +110,11 @@ def _log(run: DemoRun, log: Path) -> str:
 
 
 def _table(table: Table) -> str:
-    numeric = [
-        bool(table.rows) and all(_is_number(row[i]) for row in table.rows)
-        for i in range(len(table.columns))
-    ]
+    numeric = [bool(table.rows) and all(_is_number(row[i]) for row in table.rows) for i in range(len(table.columns))]
     classes = [' class="number"' if flag else "" for flag in numeric]
-    head = "".join(
-        f"<th{kind}>{escape(name)}</th>" for kind, name in zip(classes, table.columns, strict=True)
-    )
+    head = "".join(f"<th{kind}>{escape(name)}</th>" for kind, name in zip(classes, table.columns, strict=True))
     rows = "\n".join(
-        "<tr>"
-        + "".join(f"<td{kind}>{_cell(cell)}</td>" for kind, cell in zip(classes, row, strict=True))
-        + "</tr>"
+        "<tr>" + "".join(f"<td{kind}>{_cell(cell)}</td>" for kind, cell in zip(classes, row, strict=True)) + "</tr>"
         for row in table.rows
     )
     return (

@@ -109,8 +109,7 @@ def _figure(data: object, where: str, folder: Path) -> Figure:
     name = PurePosixPath(fields["file"])
     if name.is_absolute() or ".." in name.parts or name.suffix.lower() not in PICTURES:
         raise ResultError(
-            f"{where}: file must be a picture ({', '.join(PICTURES)}) in the demo's folder, "
-            f"got {fields['file']!r}"
+            f"{where}: file must be a picture ({', '.join(PICTURES)}) in the demo's folder, got {fields['file']!r}"
         )
     if not (folder / name).is_file():
         raise ResultError(f"{where}: there is no {name} in the demo's folder")

@@ -67,18 +67,14 @@ def choose(wanted: Iterable[str], known: Sequence[str]) -> list[str]:
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            hint = (
-                f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
-            )
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
             raise WorkspaceError(f"no demo is called {name!r}; {hint}")
     if not known:
         raise WorkspaceError("no installed distribution declares a demo (`uv sync` installs all)")
     return names or list(known)
 
 
-def run_demos(
-    names: Sequence[str], out: Path, changed: Callable[[list[DemoRun]], None]
-) -> list[DemoRun]:
+def run_demos(names: Sequence[str], out: Path, changed: Callable[[list[DemoRun]], None]) -> list[DemoRun]:
     """Runs the demos one after another, so that each has the machine to itself.
 
     Args:
@@ -115,9 +111,7 @@ def _fresh_folder(folder: Path) -> Path:
     """An empty folder; what an earlier demo left in it, known by its log, is removed."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / LOG).is_file():
-            raise WorkspaceError(
-                f"{folder} holds files that no demo wrote; name another folder with --out"
-            )
+            raise WorkspaceError(f"{folder} holds files that no demo wrote; name another folder with --out")
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / LOG).touch()

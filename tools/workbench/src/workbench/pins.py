@@ -42,9 +42,7 @@ __all__ = [
 
 LOCK = "requirements.lock"
 _HEADER = "# Written by `uv run pins` from uv.lock; see the README on versions and locks."
-_REQUIREMENT = re.compile(
-    r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;\\]+)(\s*;\s*(?P<marker>.+))?$"
-)
+_REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;\\]+)(\s*;\s*(?P<marker>.+))?$")
 _ADDRESS = re.compile(r"://|@\s*file:|--(extra-)?index-url|--find-links")
 
 
@@ -128,10 +126,7 @@ def parse_lock(text: str) -> tuple[Pin, ...]:
 
 def render_lock(pins: tuple[Pin, ...]) -> str:
     """The text of requirements.lock."""
-    blocks = [
-        " \\\n    ".join([pin.requirement, *(f"--hash={value}" for value in pin.hashes)])
-        for pin in pins
-    ]
+    blocks = [" \\\n    ".join([pin.requirement, *(f"--hash={value}" for value in pin.hashes)]) for pin in pins]
     return "\n".join([_HEADER, *blocks]) + "\n"
 
 
@@ -142,9 +137,7 @@ def constraints(pins: tuple[Pin, ...]) -> list[str]:
     needed, not which version is meant, so it does not belong into a constraint.
     """
     versions = Counter(pin.name for pin in pins)
-    return [
-        pin.requirement if versions[pin.name] > 1 else f"{pin.name}=={pin.version}" for pin in pins
-    ]
+    return [pin.requirement if versions[pin.name] > 1 else f"{pin.name}=={pin.version}" for pin in pins]
 
 
 def write_pins(workspace: Workspace) -> list[str]:
