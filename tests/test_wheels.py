@@ -1,0 +1,49 @@
+"""Each package builds, installs alone with only its own dependencies, and answers."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from workbench import Member, Workspace
+from workbench.pins import uv_command
+
+
+def _run(command: list[str], cwd: Path, **env: str) -> str:
+    """Runs a command outside our environment; returns its output."""
+    clean = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(
+        command, cwd=cwd, env={**clean, **env}, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_wheel_stands_alone(package: Member, workspace: Workspace, tmp_path: Path):
+    uv, root = uv_command(), workspace.root
+    # Without --wheel: the wheel is built from the source distribution, so both are complete.
+    _run([uv, "build", "--package", package.name, "--out-dir", str(tmp_path)], root)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert list(tmp_path.glob("*.tar.gz"))
+    contents = zipfile.ZipFile(wheel).namelist()
+    assert f"{package.module}/py.typed" in contents
+    assert any(name.endswith("licenses/LICENSE") for name in contents)
+    tops = {name.split("/")[0] for name in contents if ".dist-info/" not in name}
+    assert tops == {package.module}, "a wheel installs its own module and nothing beside it"
+
+    python = tmp_path / "venv" / "bin" / "python"
+    _run([uv, "venv", "--no-project", "--python", sys.executable, str(tmp_path / "venv")], tmp_path)
+    # From the root, so that the pinned versions are taken, which are in the cache already.
+    _run([uv, "pip", "install", "--python", str(python), str(wheel)], root)
+    listed = _run([uv, "pip", "list", "--python", str(python), "--format", "freeze"], tmp_path)
+    installed = {line.split("==")[0].strip() for line in listed.splitlines()}
+    assert installed & {member.name for member in workspace.members} == {package.name}
+
+    code = f"import {package.module} as m; print(m.__file__); assert all(hasattr(m, n) for n in m.__all__)"
+    assert str(tmp_path) in _run([str(python), "-c", code], tmp_path)
+    for script in package.scripts:
+        assert "Usage" in _run([str(python.parent / script), "--help"], tmp_path, NO_COLOR="1")
