@@ -166,8 +166,19 @@ def _environments(pairs: list[str]) -> dict[str, Path]:
     return found
 
 
-def _new() -> None:
-    """Skeleton."""
+def _new(name: Annotated[str, typer.Argument(help="The distribution, as in my-paper.")]) -> None:
+    """Creates packages/NAME and benchmarks/<module>, and adds the package to the workspace."""
+    from workbench.scaffold import create
+
+    with _bad_input_is_exit_2():
+        workspace = find_workspace()
+        for file in create(workspace, name):
+            _out.print(str(file.relative_to(workspace.root)), markup=False)
+    _out.print(
+        f"next: `uv run pytest packages/{name}`, then replace standardize.py by the paper's first "
+        "idea, fill in its row in README.md, and `uv run pins` once dependencies change",
+        markup=False,
+    )
 
 
 demo_main = _command(_demo)

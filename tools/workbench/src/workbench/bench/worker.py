@@ -115,7 +115,10 @@ class Worker:
         for top in sorted({name.split(".")[0] for name in names} - sys.stdlib_module_names):
             # An editable install lists no files, so its module is not in the table.
             for distribution in sorted(set(found.get(top, [top.replace("_", "-")]))):
-                versions[distribution] = importlib.metadata.version(distribution)
+                try:
+                    versions[distribution] = importlib.metadata.version(distribution)
+                except importlib.metadata.PackageNotFoundError:
+                    versions[distribution] = "from source, not installed"
         return {"versions": versions}
 
     def _build(self, case: dict[str, Any]) -> tuple[dict[str, Any], Any]:
