@@ -273,7 +273,7 @@ def _legendre(n: int, x: Array) -> tuple[Array, Array]:
 
 
 def _symmetric(theta: NDArray[Any], weights: NDArray[Any]) -> tuple[Array, Array]:
-    """Make nodes and weights symmetric about the equator to the last bit."""
+    """Average nodes and weights with their mirror images."""
     return (theta + (np.pi - theta[::-1])) / 2, (weights + weights[::-1]) / 2
 
 
