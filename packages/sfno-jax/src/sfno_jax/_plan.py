@@ -28,6 +28,7 @@ class LegendrePlan:
     _cos_colatitude: bytes
     _weights: bytes
     _degree_scale: bytes
+    _sin_colatitude: bytes = b""
 
     @classmethod
     def create(
@@ -40,14 +41,25 @@ class LegendrePlan:
         mmax: int,
         nfreq: int,
         csphase: bool,
+        sin_colatitude: ArrayLike | None = None,
     ) -> LegendrePlan:
-        """Build a plan from arrays: cos(theta) and weights, shape (nlat,), and a factor per degree, shape (lmax,)."""
+        """Build a plan from arrays: cos(theta) and weights, shape (nlat,), and a factor per degree, shape (lmax,).
+
+        sin(theta), shape (nlat,), is optional; without it the native kernel takes sqrt((1 - x)(1 + x)), which next to
+        the poles is good to 1e-16 / sin^2(theta) only.
+
+        Raises:
+            ValueError: Arrays whose lengths disagree.
+        """
         x, w, s = (np.ascontiguousarray(v, dtype=np.float64) for v in (cos_colatitude, weights, degree_scale))
         if x.shape != w.shape or s.shape != (lmax,):
             raise ValueError(
                 f"cos_colatitude {x.shape} and weights {w.shape} must agree, and degree_scale {s.shape} be ({lmax},)."
             )
-        return cls(lmax, mmax, nfreq, bool(csphase), x.tobytes(), w.tobytes(), s.tobytes())
+        sine = np.ascontiguousarray([] if sin_colatitude is None else sin_colatitude, dtype=np.float64)
+        if sin_colatitude is not None and sine.shape != x.shape:
+            raise ValueError(f"sin_colatitude {sine.shape} and cos_colatitude {x.shape} must agree.")
+        return cls(lmax, mmax, nfreq, bool(csphase), x.tobytes(), w.tobytes(), s.tobytes(), sine.tobytes())
 
     @property
     def nlat(self) -> int:
@@ -58,6 +70,11 @@ class LegendrePlan:
     def cos_colatitude(self) -> NDArray[np.float64]:
         """cos(theta) of the rows, north to south, shape (nlat,)."""
         return np.frombuffer(self._cos_colatitude)
+
+    @property
+    def sin_colatitude(self) -> NDArray[np.float64]:
+        """sin(theta) of the rows, shape (nlat,), or (0,) where it was not given."""
+        return np.frombuffer(self._sin_colatitude)
 
     @property
     def weights(self) -> NDArray[np.float64]:

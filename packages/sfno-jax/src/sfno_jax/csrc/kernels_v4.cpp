@@ -1,0 +1,3 @@
+#define SFNO_ISA v4
+#define SFNO_VECTOR_BYTES 64
+#include "kernels.h"
