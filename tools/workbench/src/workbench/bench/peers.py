@@ -13,7 +13,7 @@
 
 A line is a requirement with a lower bound. ``--no-deps`` installs it without its dependencies,
 after the others, for a peer that caps a version without need. ``with pip`` installs the set by pip
-instead of uv, so that the machine's own pip configuration holds (a CPU build of torch, say).
+instead of uv, so that the machine's own pip configuration holds (where its wheels are, say).
 """
 
 from __future__ import annotations
