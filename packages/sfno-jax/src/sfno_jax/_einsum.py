@@ -201,11 +201,13 @@ def _scalar_block(plan: LegendrePlan, state: _State, start: jax.Array) -> tuple[
     """The next `_BLOCK` degrees as a block of shape (block, mmax, half), without degree scale."""
     x = jnp.asarray(plan.cos_colatitude[: _half(plan.nlat)], jnp.float64)
     sine = jnp.sqrt((1 - x) * (1 + x))
-    rows = []
-    for i in range(_BLOCK):
-        state = _next_degree(state, start + i, x, sine)
-        rows.append(jnp.where(state[2] == 0, state[1], 0.0))
-    return _rescale(state), jnp.stack(rows)
+
+    def advance(state: _State, degree: jax.Array) -> tuple[_State, jax.Array]:
+        state = _next_degree(state, degree, x, sine)
+        return state, jnp.where(state[2] == 0, state[1], 0.0)
+
+    state, rows = lax.scan(advance, state, start + jnp.arange(_BLOCK, dtype=jnp.int32))
+    return _rescale(state), rows
 
 
 def _vector_block(plan: LegendrePlan, state: _State, start: jax.Array) -> tuple[_State, jax.Array]:
