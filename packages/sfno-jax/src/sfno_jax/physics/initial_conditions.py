@@ -14,7 +14,7 @@ from sfno_jax.grids import latitudes, longitudes
 from sfno_jax.physics.shallow_water import ShallowWaterSolver
 from sfno_jax.physics.shallow_water_state import ShallowWaterState
 
-__all__ = ["galewsky", "random_state", "solid_body_rotation"]
+__all__ = ["galewsky", "random_coefficients", "random_state", "solid_body_rotation"]
 
 
 def galewsky(solver: ShallowWaterSolver, *, bump: bool = True, dtype: Any = None) -> ShallowWaterState:
@@ -109,22 +109,32 @@ def random_state(
     Raises:
         ValueError: mach is negative or not finite.
     """
+    return solver.initial_state(random_coefficients(solver, key, mach=mach, batch=batch, dtype=dtype))
+
+
+def random_coefficients(
+    solver: ShallowWaterSolver,
+    key: jax.Array,
+    *,
+    mach: float = 0.1,
+    batch: tuple[int, ...] = (),
+    dtype: Any = None,
+) -> jax.Array:
+    """The coefficients (*batch, 3, lmax, mmax) of `random_state`, without a history."""
     if not (math.isfinite(mach) and mach >= 0):
         raise ValueError(f"mach={mach!r}; expected a finite number >= 0")
     p = solver.parameters
     limit = 120
-    noise = jax.random.normal(key, (*batch, 3, p.lmax, p.mmax), complex_dtype(_default(dtype))) * math.sqrt(
-        4 * math.pi / (limit * (limit + 1))
-    )
+    shape = (*batch, 3, p.lmax, p.mmax)
+    noise = jax.random.normal(key, shape, complex_dtype(_default(dtype)))
     l, m = np.arange(p.lmax)[:, None], np.arange(p.mmax)[None, :]
     keep = (m <= l) & (l < limit) & (m < limit)
-    mask = np.stack([keep, keep & (l > 0), keep & (l > 0)]).astype(np.float32)
-    noise = jnp.where(m == 0, noise.real, noise) * mask
-    wind_scale = mach * p.wave_speed / p.radius
-    scale = np.asarray([p.gravity * p.hamp, wind_scale, wind_scale])[:, None, None]
-    spec = noise * jnp.asarray(scale, noise.real.dtype)
+    wind = mach * p.wave_speed / p.radius
+    deviation = np.stack([p.gravity * p.hamp * keep, wind * (keep & (l > 0)), wind * (keep & (l > 0))])
+    deviation *= math.sqrt(4 * math.pi / (limit * (limit + 1)))
+    spec = jnp.where(m == 0, noise.real, noise) * jnp.asarray(deviation, noise.real.dtype)
     mean = math.sqrt(4 * math.pi) * p.gravity * p.havg
-    return solver.initial_state(spec.at[..., 0, 0, 0].add(mean))
+    return spec.at[..., 0, 0, 0].add(mean)
 
 
 def _balanced(solver: ShallowWaterSolver, wind: jax.Array, geopotential: jax.Array) -> ShallowWaterState:
