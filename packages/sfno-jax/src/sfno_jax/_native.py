@@ -106,10 +106,9 @@ def _check_symmetric(plan: LegendrePlan) -> None:
 def _call(kind: str, x: jax.Array, plan: LegendrePlan, *, vector: bool, conjugate: bool = False) -> jax.Array:
     register()
     _check_symmetric(plan)
-    grid, spectral = (plan.nlat, plan.nfreq), (plan.lmax, plan.mmax)
+    components = (2,) if vector else ()
+    grid, spectral = (*components, plan.nlat, plan.nfreq), (*components, plan.lmax, plan.mmax)
     core, result = (grid, spectral) if kind == "analysis" else (spectral, grid)
-    if vector:
-        core, result = (2, *core), (2, *result)
     if x.shape[-len(core) :] != core or x.dtype not in (np.complex64, np.complex128):
         raise ValueError(f"The {kind} got {x.dtype} of shape {x.shape}; expected complex (..., {str(core)[1:-1]}).")
     out = jax.ShapeDtypeStruct(x.shape[: -len(core)] + result, x.dtype)  # type: ignore[no-untyped-call]

@@ -2,33 +2,64 @@
 // own flags.
 #pragma once
 
+#include "batch.h"
 #include "single.h"
+
+#define SFNO_BATCH_MIN 4
 
 namespace sfno::SFNO_ISA {
 
-SFNO_INLINE int64_t groups(const Job& job, bool analysis) {
-  return ((analysis ? job.mmax : job.nfreq) + kOrders - 1) / kOrders;
-}
+// From this many fields on, sharing the Legendre functions between them beats summing each field
+// along the lanes (measured; see docs/decisions/004-native-legendre-kernel.md).
+SFNO_INLINE bool use_batch(const Job& job) { return job.batch >= SFNO_BATCH_MIN; }
+
+// How the work of a job is cut: groups of orders by tiles of fields. Units of small m, the long ones,
+// come first.
+struct Units {
+  int64_t fields, tiles, groups;
+
+  Units(const Job& job, bool analysis)
+      : fields(use_batch(job) ? fields_per_unit(job, compute_bytes(job)) : 1),
+        tiles((job.batch + fields - 1) / fields),
+        groups(((analysis ? job.mmax : job.nfreq) + kOrders - 1) / kOrders) {}
+
+  static int64_t compute_bytes(const Job& job) {
+    return job.single_precision && job.components == 1 ? 4 : 8;
+  }
+};
 
 inline int64_t unit_count(const Job& job, bool analysis) {
-  return groups(job, analysis) * job.batch;
+  const Units units(job, analysis);
+  return units.tiles * units.groups;
 }
 
-inline int64_t scratch_bytes(const Job& job, bool) { return SingleScratch::bytes(job); }
-
-// Units of small m, the long ones, come first.
-inline void analysis_unit(const Job& job, int64_t unit, void* scratch) {
-  const int m0 = static_cast<int>(unit / job.batch) * kOrders;
-  const int64_t field = unit % job.batch;
-  job.single_precision ? analysis_single<float>(job, field, m0, scratch)
-                       : analysis_single<double>(job, field, m0, scratch);
+inline int64_t scratch_bytes(const Job& job, bool analysis) {
+  if (!use_batch(job)) return SingleScratch::bytes(job);
+  const Units units(job, analysis);
+  return Units::compute_bytes(job) == 4 ? BatchScratch<float>::bytes(job, units.fields)
+                                        : BatchScratch<double>::bytes(job, units.fields);
 }
 
-inline void synthesis_unit(const Job& job, int64_t unit, void* scratch) {
-  const int m0 = static_cast<int>(unit / job.batch) * kOrders;
-  const int64_t field = unit % job.batch;
-  job.single_precision ? synthesis_single<float>(job, field, m0, scratch)
-                       : synthesis_single<double>(job, field, m0, scratch);
+template <bool kAnalysis>
+void run_unit(const Job& job, int64_t unit, void* scratch) {
+  const Units units(job, kAnalysis);
+  const int m0 = static_cast<int>(unit / units.tiles) * kOrders;
+  const int64_t field = unit % units.tiles * units.fields;
+  const int64_t left = job.batch - field, fields = left < units.fields ? left : units.fields;
+  if (fields <= 0) return;
+  const auto run = [&](auto single, auto batch) {
+    use_batch(job) ? batch(job, field, fields, m0, scratch) : single(job, field, m0, scratch);
+  };
+  if (!job.single_precision) {
+    kAnalysis ? run(analysis_single<double>, analysis_batch<double, double>)
+              : run(synthesis_single<double>, synthesis_batch<double, double>);
+  } else if (job.components == 2) {
+    kAnalysis ? run(analysis_single<float>, analysis_batch<float, double>)
+              : run(synthesis_single<float>, synthesis_batch<float, double>);
+  } else {
+    kAnalysis ? run(analysis_single<float>, analysis_batch<float, float>)
+              : run(synthesis_single<float>, synthesis_batch<float, float>);
+  }
 }
 
 }  // namespace sfno::SFNO_ISA
@@ -40,6 +71,6 @@ namespace sfno {
 #define SFNO_JOIN(a, b) SFNO_JOIN_(a, b)
 extern const Kernels SFNO_JOIN(kernels_, SFNO_ISA);
 const Kernels SFNO_JOIN(kernels_, SFNO_ISA) = {
-    SFNO_STRING(SFNO_ISA), SFNO_ISA::unit_count, SFNO_ISA::scratch_bytes, SFNO_ISA::analysis_unit,
-    SFNO_ISA::synthesis_unit};
+    SFNO_STRING(SFNO_ISA), SFNO_ISA::unit_count, SFNO_ISA::scratch_bytes, SFNO_ISA::run_unit<true>,
+    SFNO_ISA::run_unit<false>};
 }  // namespace sfno

@@ -1,0 +1,265 @@
+// Transforms of many fields at once: fields are the columns of matrix products whose other factor,
+// the Legendre functions, is computed once for all of them.
+//
+// A unit is kOrders orders of a tile of fields. Scalar float32 fields are multiplied in float32 (the
+// functions come from the float64 recurrence); vector fields always in float64, because dividing by
+// sin(theta) near the poles would cost float32 its last digits.
+#pragma once
+
+#include "fold.h"
+#include "job.h"
+#include "legendre_block.h"
+#include "matrix_product.h"
+#include "series.h"
+#include "single.h"
+#include "transpose.h"
+
+namespace sfno::SFNO_ISA {
+
+// Cache that X and `stage` may fill together [bytes]: some two thirds of an L2 cache.
+constexpr int64_t kTileBytes = 700 << 10;
+constexpr int kAnalysisRows = 8, kSynthesisRows = 16;
+
+// Fields per unit: as many as fit the cache, at least 8, tiles of about equal size.
+SFNO_INLINE int64_t fields_per_unit(const Job& job, int64_t compute_bytes) {
+  const int64_t per_field = kOrders * (2 * job.latitudes.padded + job.lmax + 24) * 2 *
+                            compute_bytes * job.components;
+  int64_t fit = kTileBytes / per_field / 8 * 8;
+  if (fit < 8 * 2 / job.components) fit = 8 * 2 / job.components;
+  const int64_t tiles = (job.batch + fit - 1) / fit;
+  return (job.batch + tiles - 1) / tiles;
+}
+
+template <typename T>
+struct BatchScratch {
+  int64_t columns;   // of T; [component][field][re, im], padded to whole registers
+  int64_t component; // columns of one component
+  int degrees;       // rows per order in `stage`
+  T* X;              // [kOrders][parity][padded][columns]: folded fields
+  T* stage;          // [kOrders][degrees][columns]: coefficients
+  T* functions;      // [parity][rows][padded]
+  T* block;          // [parity][kSynthesisRows][columns] or [2][kOrders][columns]
+  double* state;
+
+  static constexpr int64_t kWidth = SFNO_VECTOR_BYTES / sizeof(T);
+
+  BatchScratch(const Job& job, int64_t fields, void* memory) {
+    measure(job, fields);
+    auto* p = static_cast<char*>(memory);
+    X = take<T>(p, x_size(job));
+    stage = take<T>(p, stage_size());
+    functions = take<T>(p, int64_t{2} * kSynthesisRows * job.latitudes.padded);
+    block = take<T>(p, 2 * kSynthesisRows * columns);
+    state = take<double>(p, int64_t{LegendreBlocks<T, 8>::kState} * job.latitudes.padded);
+  }
+  static int64_t bytes(const Job& job, int64_t fields) {
+    BatchScratch s;
+    s.measure(job, fields);
+    return (s.x_size(job) + s.stage_size() + int64_t{2} * kSynthesisRows * job.latitudes.padded +
+            2 * kSynthesisRows * s.columns) * static_cast<int64_t>(sizeof(T)) +
+           int64_t{8} * LegendreBlocks<T, 8>::kState * job.latitudes.padded + 5 * 64;
+  }
+  T* x_of(const Job& job, int order, int parity) const {
+    return X + (int64_t{order} * 2 + parity) * job.latitudes.padded * columns;
+  }
+  T* stage_row(int order, int n) const { return stage + (int64_t{order} * degrees + n) * columns; }
+
+ private:
+  BatchScratch() = default;
+  void measure(const Job& job, int64_t fields) {
+    component = (2 * fields + 15) / 16 * 16;  // transposes move 8 complex numbers
+    columns = (component * job.components + kWidth - 1) / kWidth * kWidth;
+    degrees = job.lmax + 1 + 2 * kSynthesisRows + 1;
+  }
+  int64_t x_size(const Job& job) const {
+    return int64_t{kOrders} * 2 * job.latitudes.padded * columns;
+  }
+  int64_t stage_size() const { return int64_t{kOrders} * degrees * columns; }
+  template <typename U>
+  static U* take(char*& p, int64_t count) {
+    U* result = reinterpret_cast<U*>(p);
+    p += (count * static_cast<int64_t>(sizeof(U)) + 63) / 64 * 64;
+    return result;
+  }
+};
+
+// Degree l of the vector harmonics (s, t) of order m from the sums A = Q_l Vt, B = Q_l Vl (see
+// series.h), for all fields: rows of A, B below, at and above l; absent ones are zero.
+template <typename T>
+SFNO_INLINE void mix(int64_t count, T up, const T* A_up, T down, const T* A_down, T im, const T* B,
+                     T* s) {
+  for (int64_t i = 0; i < count; i += 2) {
+    s[i] = up * A_up[i] + down * A_down[i] + im * B[i + 1];
+    s[i + 1] = up * A_up[i + 1] + down * A_down[i + 1] - im * B[i];
+  }
+}
+
+template <typename D, typename T>
+void analysis_batch(const Job& job, int64_t field, int64_t fields, int m0, void* memory) {
+  const BatchScratch<T> scratch(job, fields, memory);
+  const Latitudes& lat = job.latitudes;
+  const bool vector = job.components == 2;
+  const int orders = active_orders(job, m0);
+  const int width = smaller(kOrders, job.mmax - m0);
+  const int64_t rows = int64_t{job.nlat} * job.nfreq * 2;
+  const int64_t plane = int64_t{job.lmax} * job.mmax * 2;
+  const int64_t C = scratch.columns;
+  for (int c = 0; c < job.components && orders > 0; ++c) {
+    fold_batch<D, T>(static_cast<const D*>(job.input) + (field * job.components + c) * rows,
+                     rows * job.components, fields, job, m0, orders,
+                     vector && m0 == 0 ? lat.sine : nullptr, scratch.X + c * scratch.component, C);
+  }
+  for (int i = 0; i < orders; ++i) {
+    const OrderFunctions f(job, m0 + i);
+    LegendreBlocks<T, kAnalysisRows> functions(*f.table, f.power, lat, scratch.state,
+                                               scratch.functions);
+    for (int k = 0; k < f.steps(); k += kAnalysisRows) {
+      const int active = functions.next_block(k);
+      for (int parity = 0; parity < 2; ++parity) {
+        for (int r0 = 0; r0 < kAnalysisRows; r0 += kTileRows) {
+          T scale[kTileRows];
+          T* out[kTileRows];
+          for (int r = 0; r < kTileRows; ++r) {
+            const int n = 2 * (k + r0 + r) + parity, l = f.first + n;
+            double d = f.table->alpha[parity][k + r0 + r] * order_sign(job, m0 + i);
+            if (!vector && l < job.lmax) d *= job.degree_scale[l];
+            scale[r] = static_cast<T>(d);
+            out[r] = scratch.stage_row(i, n);
+          }
+          product_rows(functions.row(parity, r0), lat.padded, active, scratch.x_of(job, i, parity),
+                       C, scale, out);
+        }
+      }
+    }
+  }
+  const T* source[2][kOrders];
+  for (int l = 0; l < job.lmax; ++l) {
+    for (int i = 0; i < kOrders; ++i) {
+      const int m = m0 + i;
+      source[0][i] = source[1][i] = nullptr;
+      if (i >= orders || m > l) continue;
+      if (!vector) {
+        source[0][i] = scratch.stage_row(i, l - m);
+        continue;
+      }
+      T* s = scratch.block + i * C;
+      T* t = s + scratch.component;
+      const T scale = static_cast<T>(job.degree_scale[l]);
+      source[0][i] = s;
+      source[1][i] = t;
+      const int64_t n = scratch.component;
+      const T* A0 = scratch.stage_row(i, 0);
+      if (m == 0) {
+        const T d = l > 0 ? -scale * static_cast<T>(__builtin_sqrt(1.0 * l * (l + 1))) : T(0);
+        const T* A = l > 0 ? scratch.stage_row(i, l - 1) : A0;
+        mix<T>(n, d, A, T(0), A, T(0), A, s);
+        mix<T>(n, -d, A + n, T(0), A + n, T(0), A + n, t);
+        continue;
+      }
+      const VectorDegrees v = vector_degrees(job, m);
+      const T up = scale * static_cast<T>(l * v.eps(l + 1));
+      const T down = l > m ? -scale * static_cast<T>((l + 1) * v.eps(l)) : T(0);
+      const T im = scale * static_cast<T>(v.sign * m);
+      const T* A = scratch.stage_row(i, l - m);
+      const T* A_up = A + C;
+      const T* A_down = l > m ? A - C : A;
+      mix<T>(n, up, A_up, down, A_down, im, A + n, s);
+      mix<T>(n, -up, A_up + n, -down, A_down + n, im, A, t);
+    }
+    for (int c = 0; c < job.components; ++c) {
+      scatter_orders<T, D>(source[c], width, fields,
+                           static_cast<D*>(job.output) + (field * job.components + c) * plane +
+                               (int64_t{l} * job.mmax + m0) * 2,
+                           plane * job.components);
+    }
+  }
+}
+
+template <typename D, typename T>
+void synthesis_batch(const Job& job, int64_t field, int64_t fields, int m0, void* memory) {
+  const BatchScratch<T> scratch(job, fields, memory);
+  const Latitudes& lat = job.latitudes;
+  const bool vector = job.components == 2;
+  const int orders = active_orders(job, m0);
+  const int width = smaller(kOrders, job.nfreq - m0);
+  const int64_t rows = int64_t{job.nlat} * job.nfreq * 2;
+  const int64_t plane = int64_t{job.lmax} * job.mmax * 2;
+  const int64_t C = scratch.columns;
+  // Coefficients to [order][l - m][columns], degrees from lmax on zero.
+  T* target[kOrders];
+  for (int l = m0; l < job.lmax && orders > 0; ++l) {
+    const int n = smaller(orders, l - m0 + 1);
+    for (int c = 0; c < job.components; ++c) {
+      for (int i = 0; i < n; ++i) {
+        target[i] = scratch.stage_row(i, l - m0 - i) + c * scratch.component;
+      }
+      gather_orders<D, T>(static_cast<const D*>(job.input) + (field * job.components + c) * plane +
+                              (int64_t{l} * job.mmax + m0) * 2,
+                          plane * job.components, n, fields, target);
+    }
+  }
+  for (int i = 0; i < orders; ++i) {
+    const OrderFunctions f(job, m0 + i);
+    const int m = m0 + i;
+    const int last = job.lmax - m;  // a row of zeros behind the coefficients
+    for (int64_t c = 0; c < C; ++c) scratch.stage_row(i, last)[c] = 0;
+    T* S = scratch.x_of(job, i, 0);
+    for (int64_t c = 0; c < int64_t{2} * lat.padded * C; ++c) S[c] = 0;
+    LegendreBlocks<T, kSynthesisRows> functions(*f.table, f.power, lat, scratch.state,
+                                                scratch.functions);
+    const double sign = order_sign(job, m);
+    for (int k = 0; k < f.steps(); k += kSynthesisRows) {
+      const int active = functions.next_block(k);
+      for (int parity = 0; parity < 2; ++parity) {
+        T* block = scratch.block + parity * kSynthesisRows * C;
+        for (int r = 0; r < kSynthesisRows; ++r) {
+          const int n = 2 * (k + r) + parity, l = f.first + n;
+          T* row = block + r * C;
+          const double alpha = sign * f.table->alpha[parity][k + r];
+          if (!vector) {
+            const T d = l < job.lmax ? static_cast<T>(alpha * job.degree_scale[l]) : T(0);
+            const T* a = scratch.stage_row(i, smaller(n, last));
+            for (int64_t c = 0; c < C; ++c) row[c] = d * a[c];
+            continue;
+          }
+          const int64_t width2 = scratch.component;
+          T* A = row;
+          T* B = row + width2;
+          const auto scale = [&](int degree) {
+            return degree >= m && degree < job.lmax ? alpha * job.degree_scale[degree] : 0.0;
+          };
+          if (m == 0) {
+            const T d = static_cast<T>(-scale(l) * __builtin_sqrt(1.0 * l * (l + 1)));
+            const T* s = scratch.stage_row(i, smaller(l, last));
+            mix<T>(width2, d, s, T(0), s, T(0), s, A);
+            mix<T>(width2, -d, s + width2, T(0), s + width2, T(0), s + width2, B);
+            continue;
+          }
+          const VectorDegrees v = vector_degrees(job, m);
+          const T below = static_cast<T>(scale(l - 1) * (l - 1) * v.eps(l));
+          const T above = static_cast<T>(-scale(l + 1) * (l + 2) * v.eps(l + 1));
+          const T im = static_cast<T>(v.sign * m * scale(l));
+          const T* s = scratch.stage_row(i, smaller(n, last));
+          const T* s_below = scratch.stage_row(i, n > 0 ? smaller(n - 1, last) : last);
+          const T* s_above = scratch.stage_row(i, smaller(n + 1, last));
+          // A = D s + i m t,  B = i m s - D t
+          mix<T>(width2, below, s_below, above, s_above, -im, s + width2, A);
+          mix<T>(width2, -below, s_below + width2, -above, s_above + width2, -im, s, B);
+        }
+        T* out = scratch.x_of(job, i, parity);
+        for (int j = 0; j < active; j += kTileRows) {
+          product_transposed(functions.row(parity, 0) + j, lat.padded, kSynthesisRows, block, C,
+                             out + int64_t{j} * C);
+        }
+      }
+    }
+  }
+  for (int c = 0; c < job.components; ++c) {
+    unfold_batch<D, T>(scratch.X + c * scratch.component, C, fields, job, m0, orders, width,
+                       vector && m0 == 0 ? lat.sine : nullptr,
+                       static_cast<D*>(job.output) + (field * job.components + c) * rows,
+                       rows * job.components);
+  }
+}
+
+}  // namespace sfno::SFNO_ISA
