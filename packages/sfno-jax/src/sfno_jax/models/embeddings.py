@@ -16,7 +16,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from sfno_jax.models.filters import as_complex
-from sfno_jax.models.layers import Buffer, ComplexParam
+from sfno_jax.models.layers import Buffer, ComplexParam, normal
 from sfno_jax.models.sphere import Synthesis
 from sfno_jax.transforms import InverseRealSHT
 
@@ -80,11 +80,12 @@ class FixedEmbedding(nnx.Module):
 class LearnedEmbedding(nnx.Module):
     """Adds learned fields of shape (channels, nlat, nlon), or (channels, nlat, 1) per latitude.
 
-    Initial values are zero (torch-harmonics) or truncated normal with deviation `std` (makani).
+    Initial values are zero (torch-harmonics) or normal with deviation `std` (makani, which truncates
+    them at 100 deviations).
     """
 
     def __init__(self, shape: tuple[int, int, int], *, std: float, dtype: Any, rngs: nnx.Rngs) -> None:
-        self.fields = nnx.Param(_truncated_normal(rngs, shape, std, dtype))
+        self.fields = nnx.Param(normal(rngs, shape, std, dtype))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Add to (batch, channels, nlat, nlon)."""
@@ -96,15 +97,9 @@ class FrequencyEmbedding(nnx.Module):
 
     def __init__(self, channels: int, modes: tuple[int, int], *, std: float, dtype: Any, rngs: nnx.Rngs) -> None:
         lower = np.tril(np.ones(modes))[..., None]  # entries m > l belong to no harmonic
-        values = _truncated_normal(rngs, (channels, *modes, 2), std, dtype)
+        values = normal(rngs, (channels, *modes, 2), std, dtype)
         self.coefficients = ComplexParam(values * jnp.asarray(lower, dtype))
 
     def __call__(self, x: jax.Array, synthesis: Synthesis) -> jax.Array:
         """Add to (batch, channels, nlat, nlon)."""
         return x + synthesis(as_complex(self.coefficients[...]))
-
-
-def _truncated_normal(rngs: nnx.Rngs, shape: tuple[int, ...], std: float, dtype: Any) -> jax.Array:
-    if std == 0.0:
-        return jnp.zeros(shape, dtype)
-    return std * jax.random.truncated_normal(rngs.params(), -2.0 / std, 2.0 / std, shape, dtype)

@@ -24,16 +24,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
-from sfno_jax.models.layers import HIGHEST, ComplexParam
+from sfno_jax.models.layers import HIGHEST, ComplexParam, normal
 
 __all__ = ["LinearFilter", "SpectralMLP", "complex_relu"]
 
 
-def complex_normal(rngs: nnx.Rngs, shape: tuple[int, ...], std: float | jax.Array, dtype: Any) -> jax.Array:
+def complex_normal(rngs: nnx.Rngs, shape: tuple[int, ...], std: Any, dtype: Any) -> jax.Array:
     """Complex normal values with E|z|^2 = std^2, shape (*shape, 2)."""
-    return std * math.sqrt(0.5) * jax.random.normal(rngs.params(), (*shape, 2), dtype)
+    return normal(rngs, (*shape, 2), std * math.sqrt(0.5), dtype)
 
 
 def as_complex(pair: jax.Array) -> jax.Array:
@@ -104,11 +105,10 @@ class LinearFilter(nnx.Module):
             "diagonal": (lmax, mmax),
             "block-diagonal": (lmax, mmax, mmax),
         }[operator_type]
-        weight = complex_normal(rngs, (*mixing, *per_mode), math.sqrt(gain / (1 if separable else channels)), dtype)
+        std = np.full((*(1 for _ in mixing), *per_mode, 1), math.sqrt(gain / (1 if separable else channels)))
         if boost_mean:
-            l_axis = (slice(None),) * len(mixing)
-            weight = weight.at[(*l_axis, 0)].multiply(math.sqrt(2.0))
-        self.weight = ComplexParam(weight)
+            std.swapaxes(0, len(mixing))[0] *= math.sqrt(2.0)
+        self.weight = ComplexParam(complex_normal(rngs, (*mixing, *per_mode), std, dtype))
         self.operator_type = operator_type
         self.separable = separable
 

@@ -6,6 +6,7 @@ the transforms want them; a pointwise map is then one matrix product per sample,
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -72,9 +73,16 @@ def activation_function(name: str) -> Callable[[jax.Array], jax.Array]:
     return functions[name]
 
 
-def normal(rngs: nnx.Rngs, shape: tuple[int, ...], std: float, dtype: Any) -> jax.Array:
-    """Normal initial values."""
-    return std * jax.random.normal(rngs.params(), shape, dtype)
+def normal(rngs: nnx.Rngs, shape: tuple[int, ...], std: Any, dtype: Any) -> jax.Array:
+    """Normal initial values of standard deviation `std`, a number or an array that broadcasts to `shape`."""
+    # Compiling the generator takes a third of a second per size, so few sizes are compiled: powers of two.
+    size = 1 << max(8, (math.prod(shape) - 1).bit_length())
+    return _shaped(jax.random.normal(rngs.params(), (size,), dtype), shape, std)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _shaped(values: jax.Array, shape: tuple[int, ...], std: Any) -> jax.Array:
+    return jnp.asarray(std, values.dtype) * values[: math.prod(shape)].reshape(shape)
 
 
 class PointwiseLinear(nnx.Module):
