@@ -1,7 +1,7 @@
 """The EGM96 geoid, 721 x 1440 points, to degree 360 and back: a real field at ERA5's resolution.
 
-The field comes from Debian's proj-data; the residual of the degree-360 fit is 0.0160 m of 29.26 m rms. ducc0 runs the
-same analysis and synthesis.
+The field comes from Debian's proj-data; the degree-360 fit leaves 0.0160 m of 29.26 m rms over
+grid points. ducc0 runs the same analysis and synthesis.
 """
 
 import numpy as np
@@ -67,8 +67,7 @@ class peer_ducc0:
 
 def _with_rms(residual):
     """The residual, refusing to count as measured if it is not the known one."""
-    area = np.sin(np.pi * np.arange(721) / 720)[:, None] * np.ones((1, 1440))
-    rms = np.sqrt((residual**2 * area).sum() / area.sum())
+    rms = np.sqrt((residual**2).mean())  # over grid points, as the known value is; 0.0119 m weighted by area
     if abs(rms - 0.0160) > 1e-4:
         raise ValueError(f"residual rms {rms:.4f} m; the degree-360 fit of EGM96 leaves 0.0160 m")
     return residual
