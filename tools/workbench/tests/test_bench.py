@@ -162,7 +162,7 @@ CASE = {"name": "rows", "params": {"size": 3}}
     [
         ("CASES = []", "declares no CASES"),
         ("1 / 0", "does not import"),
-        (f"CASES = [{CASE!r}, {CASE!r}]", "same name"),
+        (f"CASES = [{CASE!r}, {CASE!r}]", "2 cases are called 'rows'"),
         (f"CASES = [{CASE | {'pears': 1}!r}]", "unknown key 'pears'"),
         (f"CASES = [{CASE | {'pairs': 3}!r}]", "at least 7"),
         (f"CASES = [{CASE | {'goal': 'ratio <= 1'}!r}]", "a goal reads"),

@@ -15,11 +15,10 @@ __all__ = ["write_page"]
 _LOG_TAIL = 60  # lines of a failed demo's log that the page shows
 
 _STYLE = """
-:root { color-scheme: light dark;
-  --paper: light-dark(#fbfbf9, #15171a); --card: light-dark(#ffffff, #1d2024);
-  --ink: light-dark(#1c1e21, #e6e6e3); --dim: light-dark(#6a6f76, #9aa0a8);
-  --line: light-dark(#e3e2dd, #33373d); --good: light-dark(#1a7f4b, #5fd39a);
-  --bad: light-dark(#b3261e, #ff8a80); --zebra: light-dark(#f4f4f0, #22262b); }
+:root { color-scheme: light dark; --paper: #fbfbf9; --card: #ffffff; --ink: #1c1e21; --dim: #6a6f76;
+  --line: #e3e2dd; --good: #1a7f4b; --bad: #b3261e; --zebra: #f4f4f0; }
+@media (prefers-color-scheme: dark) { :root { --paper: #15171a; --card: #1d2024; --ink: #e6e6e3;
+  --dim: #9aa0a8; --line: #33373d; --good: #5fd39a; --bad: #ff8a80; --zebra: #22262b; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 72rem; padding: 2rem 1.25rem 4rem; background: var(--paper);
   color: var(--ink); font: 16px/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,7 @@ class Case:
     """One line of a benchmark.
 
     Attributes:
-        name: Unique in its file.
+        name: Unique in its file among cases with the same peer and number of threads.
         params: Attributes of the ``case`` that the functions get; plain JSON values.
         threads: To which both sides are pinned.
         pairs: How many timed pairs; 0 for a case about memory or the first call only.
@@ -115,13 +116,17 @@ def read_bench(file: Path, threads: int | None = None) -> Bench:
             f"{file.name} does not import ({type(error).__name__}: {error}); at import it may "
             "need the standard library and numpy only"
         ) from error
-    cases = tuple(_case(case, f"{file.name}: CASES[{i}]", threads)
-                  for i, case in enumerate(getattr(module, "CASES", [])))  # fmt: skip
+    cases = tuple(
+        _case(case, f"{file.name}: CASES[{i}]", threads) for i, case in enumerate(getattr(module, "CASES", []))
+    )
     if not cases:
         raise WorkspaceError(f"{file.name} declares no CASES")
-    names = [case.name for case in cases]
-    if len(set(names)) < len(names):
-        raise WorkspaceError(f"{file.name}: two cases have the same name")
+    rows = Counter(
+        (case.name, case.threads, peer.name if peer else "no peer") for case in cases for peer in case.peers or (None,)
+    )
+    for (name, _, peer_name), count in rows.items():
+        if count > 1:
+            raise WorkspaceError(f"{file.name}: {count} cases are called {name!r} with the same peer ({peer_name})")
     sides = {"ours", *(peer.name for case in cases for peer in case.peers)}
     for side in sorted(sides):
         function = "ours" if side == "ours" else f"peer_{side}"
@@ -135,8 +140,15 @@ def read_bench(file: Path, threads: int | None = None) -> Bench:
 
 
 def _case(data: object, where: str, threads: int | None) -> Case:
-    known = {"name": str, "params": dict, "threads": int, "pairs": int, "fresh": int,
-             "goal": (str, list), "peers": dict}  # fmt: skip
+    known = {
+        "name": str,
+        "params": dict,
+        "threads": int,
+        "pairs": int,
+        "fresh": int,
+        "goal": (str, list),
+        "peers": dict,
+    }
     fields = _checked(data, where, known, required=("name",))
     pairs = fields.get("pairs", DEFAULT_PAIRS)
     if pairs and pairs < MIN_PAIRS:

@@ -128,8 +128,10 @@ def _markdown(title: str, rows: list[JsonRow], claims: list[Any], plotted: bool)
 
 
 def _time_table(rows: list[JsonRow]) -> str:
-    head = ("case", "threads", "ours", "peer", "its time", "ours / peer", "CPU s ours / peer",
-            "largest error ≤ tolerance", "goals")  # fmt: skip
+    head = (
+        *("case", "threads", "ours", "peer", "its time", "ours / peer", "CPU time ours / peer"),
+        *("largest error ≤ tolerance", "goals"),
+    )
     return _table(head, [_time_cells(row) for row in rows])
 
 
@@ -164,8 +166,7 @@ def goal_words(goal: dict[str, Any]) -> str:
 
 
 def _memory_table(rows: list[JsonRow]) -> str:
-    head = ("case", "ours: growth (peak) [MB]", "first call", "peer", "its growth (peak) [MB]",
-            "its first call")  # fmt: skip
+    head = ("case", "ours: growth (peak) [MB]", "first call", "peer", "its growth (peak) [MB]", "its first call")
     cells = []
     for row in rows:
         ours, theirs = row["ours"], row["theirs"] or {}
