@@ -1,0 +1,1 @@
+"""Data sets: shallow water on the fly, gridded files, normalisation, windows."""
