@@ -45,7 +45,7 @@ def inputs(case):
 
 
 def weight(index, shape, complex_):
-    """Deterministic weights of parameter number ``index``, scaled by its fan-in so that activations stay of order one."""
+    """Deterministic weights of the parameter that is number ``index`` by name, scaled by its fan-in."""
     j = np.arange(int(np.prod(shape)))
     fan_in = shape[1] if len(shape) > 1 else 1
     values = np.sin(0.37 * j + 1.1 * index) / np.sqrt(fan_in)
@@ -68,7 +68,7 @@ class ours:
         model = SFNO(config, rngs=nnx.Rngs(0))
         state = to_torch_harmonics(model)
         load_torch_harmonics(
-            model, {k: weight(i, v.shape, np.iscomplexobj(v)) for i, (k, v) in enumerate(state.items())}
+            model, {k: weight(i, v.shape, np.iscomplexobj(v)) for i, (k, v) in enumerate(sorted(state.items()))}
         )
         graph, params, rest = nnx.split(model, nnx.Param, ...)
         optimizer = optax.adam(LEARNING_RATE)
@@ -113,7 +113,7 @@ class peer_torch_harmonics:
         self._torch, self._copy = torch, copy.deepcopy
         model = SphericalFourierNeuralOperator(img_size=(case.nlat, 2 * case.nlat), **ARGUMENTS).float()
         with torch.no_grad():
-            for i, parameter in enumerate(model.parameters()):
+            for i, (_, parameter) in enumerate(sorted(model.named_parameters())):
                 parameter.copy_(torch.from_numpy(weight(i, tuple(parameter.shape), parameter.is_complex())))
         self._what, self._start, self._model = case.what, model, self._copy(model)
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=LEARNING_RATE)
