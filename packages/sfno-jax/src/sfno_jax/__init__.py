@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from .differential import (
         HelmholtzDecomposition,
         divergence,
+        east_north,
         gradient,
         helmholtz,
         inverse_laplacian,
         laplacian,
         laplacian_eigenvalues,
+        theta_lambda,
         vorticity,
         vorticity_divergence,
         wind,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from .physics import (
         AllenCahn,
         GinzburgLandau,
+        InstabilityError,
         ShallowWaterSolver,
         ShallowWaterState,
         galewsky,
@@ -42,9 +45,19 @@ if TYPE_CHECKING:
         solid_body_rotation,
     )
     from .random_fields import GaussianRandomField
-    from .rotation import rotate
+    from .rotation import Rotation, rotate
     from .samples import egm96, era5_500hpa
-    from .spectral import coherence, cross_spectrum, power_spectrum, regrid, resample
+    from .spectral import (
+        apply_filter,
+        coherence,
+        cross_spectrum,
+        exponential_filter,
+        gaussian_filter,
+        hyperdiffusion_filter,
+        power_spectrum,
+        regrid,
+        resample,
+    )
     from .transforms import InverseRealSHT, InverseRealVectorSHT, RealSHT, RealVectorSHT, backend
 
 _HOMES = {
@@ -71,23 +84,32 @@ _HOMES = {
     "differential": (
         "HelmholtzDecomposition",
         "divergence",
+        "east_north",
         "gradient",
         "helmholtz",
         "inverse_laplacian",
         "laplacian",
         "laplacian_eigenvalues",
+        "theta_lambda",
         "vorticity",
         "vorticity_divergence",
         "wind",
     ),
     "spectral": (
+        "apply_filter",
         "coherence",
         "cross_spectrum",
+        "exponential_filter",
+        "gaussian_filter",
+        "hyperdiffusion_filter",
         "power_spectrum",
         "regrid",
         "resample",
     ),
-    "rotation": ("rotate",),
+    "rotation": (
+        "Rotation",
+        "rotate",
+    ),
     "random_fields": ("GaussianRandomField",),
     "models": (
         "FNO",
@@ -102,6 +124,7 @@ _HOMES = {
     "physics": (
         "AllenCahn",
         "GinzburgLandau",
+        "InstabilityError",
         "ShallowWaterSolver",
         "ShallowWaterState",
         "galewsky",
@@ -124,14 +147,17 @@ __all__ = [
     "GaussianRandomField",
     "GinzburgLandau",
     "HelmholtzDecomposition",
+    "InstabilityError",
     "InverseRealSHT",
     "InverseRealVectorSHT",
     "RealSHT",
     "RealVectorSHT",
+    "Rotation",
     "SFNOConfig",
     "ShallowWaterSolver",
     "ShallowWaterState",
     "SphereGrid",
+    "apply_filter",
     "area_weights",
     "associated_legendre",
     "associated_legendre_derivatives",
@@ -141,12 +167,16 @@ __all__ = [
     "colatitudes",
     "cross_spectrum",
     "divergence",
+    "east_north",
     "egm96",
     "era5_500hpa",
+    "exponential_filter",
     "from_pretrained",
     "galewsky",
+    "gaussian_filter",
     "gradient",
     "helmholtz",
+    "hyperdiffusion_filter",
     "inverse_laplacian",
     "laplacian",
     "laplacian_eigenvalues",
@@ -161,6 +191,7 @@ __all__ = [
     "rotate",
     "save_pretrained",
     "solid_body_rotation",
+    "theta_lambda",
     "vorticity",
     "vorticity_divergence",
     "wind",
