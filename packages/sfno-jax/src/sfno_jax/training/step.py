@@ -9,7 +9,7 @@ grows with one step and not with n.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -81,6 +81,7 @@ class TrainState:
     average: Any
 
 
+@lru_cache(maxsize=16)  # one object per configuration, so that equal runs share a compilation
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     """Adam or AdamW at learning rate 1; the step multiplies its updates by the actual rate.
 
