@@ -1,48 +1,41 @@
 """What the READMEs show works: Python blocks run, shell blocks name commands that exist."""
 
+import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from workbench import Member, Workspace
 
-BLOCK = re.compile(r"^```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
+ReadmeBlocks = Callable[..., list[tuple[int, str]]]
+ReadmeProgram = Callable[[Path, Path], Path]
 # Installed by the reader, not by the workspace.
 OUTSIDE = {"apt-get", "bash", "cd", "git", "pip", "uv"}
 
 
-def _blocks(readme: Path, *languages: str) -> list[tuple[int, str]]:
-    """First line and code of each block in one of the languages."""
-    text = readme.read_text(encoding="utf-8")
-    return [
-        (text.count("\n", 0, found.start("code")) + 1, found["code"])
-        for found in BLOCK.finditer(text)
-        if found["language"] in languages
-    ]
+def _environment(member: Member | None = None) -> dict[str, str]:
+    """Ours, with pictures going to files, and a member that is not installed found at its source.
 
-
-def _run_blocks(readme: Path, folder: Path, *paths: Path) -> subprocess.CompletedProcess[str]:
-    """The Python blocks in one namespace, in order, in an empty folder and a fresh process.
-
-    Each block keeps its place in the file, so that a traceback names the README's own lines.
+    An installed one is left as it is: its source folder lacks the compiled part.
     """
-    program = folder / "blocks.py"
-    lines = ["import re", "space = {'__name__': '__main__'}"]
-    for line, code in _blocks(readme, "python"):
-        source = "\n" * (line - 1) + code
-        lines.append(f"exec(compile({source!r}, {readme.name!r}, 'exec'), space)")
-    program.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    path = os.pathsep.join(map(str, paths))
+    env = {**os.environ, "MPLBACKEND": "Agg", "COLUMNS": "300", "NO_COLOR": "1"}
+    if member and importlib.util.find_spec(member.module) is None:
+        env["PYTHONPATH"] = str(member.folder / "src")
+    return env
+
+
+def _run(program: Path, member: Member | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, program.name],
-        cwd=folder,
-        env={**os.environ, "MPLBACKEND": "Agg", **({"PYTHONPATH": path} if path else {})},
+        cwd=program.parent,
+        env=_environment(member),
         capture_output=True,
         text=True,
         timeout=600,
@@ -50,43 +43,51 @@ def _run_blocks(readme: Path, folder: Path, *paths: Path) -> subprocess.Complete
     )
 
 
-def test_package_readme_runs(package: Member, tmp_path: Path):
+def test_package_readme_runs(package: Member, readme_program: ReadmeProgram, tmp_path: Path):
     readme = package.folder / "README.md"
-    assert _blocks(readme, "python"), "the README shows no Python"
-    done = _run_blocks(readme, tmp_path, package.folder / "src")
+    assert "```python" in readme.read_text(encoding="utf-8"), "the README shows no Python"
+    done = _run(readme_program(readme, tmp_path), package)
     assert done.returncode == 0, done.stderr
 
 
-def test_root_readme_runs(workspace: Workspace, tmp_path: Path):
-    done = _run_blocks(workspace.root / "README.md", tmp_path)
+def test_root_readme_runs(workspace: Workspace, readme_program: ReadmeProgram, tmp_path: Path):
+    done = _run(readme_program(workspace.root / "README.md", tmp_path))
     assert done.returncode == 0, done.stderr
 
 
-def test_a_block_that_fails_is_seen(tmp_path: Path):
+def test_a_block_that_fails_is_seen(readme_program: ReadmeProgram, tmp_path: Path):
     readme = tmp_path / "README.md"
     readme.write_text("# T\n```python\nx = 1\n```\ntext\n```python\nassert x == 2\n```\n")
-    (tmp_path / "run").mkdir()
-    done = _run_blocks(readme, tmp_path / "run")
+    done = _run(readme_program(readme, tmp_path))
     assert done.returncode == 1
     assert 'File "README.md", line 7' in done.stderr
 
 
-def _commands(readme: Path) -> list[list[str]]:
+@pytest.fixture
+def commands(readme_blocks: ReadmeBlocks) -> Callable[[Path], list[list[str]]]:
     """The shell commands of a README, each split into words, without `uv run` and its options."""
-    commands = []
-    for _, code in _blocks(readme, "bash", "sh", "console"):
-        for line in code.replace("\\\n", " ").splitlines():
-            for part in line.split("&&"):
-                words = shlex.split(part, comments=True)
-                if words[:1] == ["sudo"]:
-                    words = words[1:]
-                if words[:2] == ["uv", "run"]:
-                    words = words[2:]
-                    while words and words[0].startswith("-"):
-                        words = words[2 if words[0] in ("--package", "--with", "--extra") else 1 :]
-                if words:
-                    commands.append(words)
-    return commands
+
+    def read(readme: Path) -> list[list[str]]:
+        lines = [
+            part
+            for _, code in readme_blocks(readme, "bash", "sh", "console")
+            for line in code.replace("\\\n", " ").splitlines()
+            for part in line.split("&&")
+        ]
+        return list(filter(None, (_words(line) for line in lines)))
+
+    return read
+
+
+def _words(line: str) -> list[str]:
+    words = shlex.split(line, comments=True)
+    if words[:1] == ["sudo"]:
+        words = words[1:]
+    if words[:2] == ["uv", "run"]:
+        words = words[2:]
+        while words and words[0].startswith("-"):
+            words = words[2 if words[0] in ("--package", "--with", "--extra") else 1 :]
+    return words
 
 
 def _run_script(member: Member, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -96,7 +97,7 @@ def _run_script(member: Member, script: str, *arguments: str) -> subprocess.Comp
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=member.folder,
-        env={**os.environ, "PYTHONPATH": str(member.folder / "src"), "COLUMNS": "300", "NO_COLOR": "1"},
+        env=_environment(member),
         capture_output=True,
         text=True,
         timeout=120,
@@ -104,12 +105,12 @@ def _run_script(member: Member, script: str, *arguments: str) -> subprocess.Comp
     )
 
 
-def _wrong(readme: Path, workspace: Workspace) -> list[str]:
-    """What the README's shell blocks name that is not there: commands, subcommands, options."""
+def _wrong(commands: list[list[str]], workspace: Workspace) -> list[str]:
+    """What shell commands name that is not there: commands, subcommands, options."""
     owners = {script: member for member in workspace.members for script in member.scripts}
     bin_folder = Path(sys.executable).parent
     wrong = []
-    for words in _commands(readme):
+    for words in commands:
         name, *rest = words
         if name not in owners:
             if name not in OUTSIDE and not (bin_folder / name).exists() and not shutil.which(name):
@@ -131,19 +132,19 @@ def _wrong(readme: Path, workspace: Workspace) -> list[str]:
     return wrong
 
 
-def test_shell_blocks_name_what_exists(member: Member, workspace: Workspace):
-    assert _wrong(member.folder / "README.md", workspace) == []
+def test_shell_blocks_name_what_exists(member: Member, workspace: Workspace, commands):
+    assert _wrong(commands(member.folder / "README.md"), workspace) == []
 
 
-def test_shell_blocks_of_the_root_name_what_exists(workspace: Workspace):
-    readme = workspace.root / "README.md"
-    assert ["demo"] in _commands(readme)
-    assert ["pytest"] in _commands(readme)
-    assert _wrong(readme, workspace) == []
+def test_shell_blocks_of_the_root_name_what_exists(workspace: Workspace, commands):
+    found = commands(workspace.root / "README.md")
+    assert ["demo"] in found
+    assert ["pytest"] in found
+    assert _wrong(found, workspace) == []
 
 
 @pytest.mark.parametrize("line", ["no-such-command", "uv run demo --no-such-option"])
-def test_a_wrong_shell_block_is_seen(tmp_path: Path, workspace: Workspace, line):
+def test_a_wrong_shell_block_is_seen(tmp_path: Path, workspace: Workspace, commands, line):
     readme = tmp_path / "README.md"
     readme.write_text(f"```bash\n{line}\n```\n")
-    assert len(_wrong(readme, workspace)) == 1
+    assert len(_wrong(commands(readme), workspace)) == 1

@@ -1,9 +1,10 @@
-"""Each package builds, installs alone with only its own dependencies, and answers."""
+"""Each package builds, installs alone with only its own dependencies, and does what its README shows."""
 
 import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,9 @@ def _uv(*arguments: str, cwd: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_wheel_stands_alone(package: Member, workspace: Workspace, tmp_path: Path):
+def test_a_wheel_stands_alone(
+    package: Member, workspace: Workspace, readme_program: Callable[[Path, Path], Path], tmp_path: Path
+):
     root = workspace.root
     # Without --wheel: the wheel is built from the source distribution, so both are complete.
     _uv("build", "--package", package.name, "--out-dir", str(tmp_path), cwd=root)
@@ -59,5 +62,7 @@ def test_a_wheel_stands_alone(package: Member, workspace: Workspace, tmp_path: P
 
     code = f"import {package.module} as m; print(m.__file__); assert all(hasattr(m, n) for n in m.__all__)"
     assert str(tmp_path) in _run([str(python), "-c", code], tmp_path)
+    program = readme_program(package.folder / "README.md", tmp_path)
+    _run([str(python), program.name], program.parent, MPLBACKEND="Agg")
     for script in package.scripts:
         assert "Usage" in _run([str(python.parent / script), "--help"], tmp_path, NO_COLOR="1")

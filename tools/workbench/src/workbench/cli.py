@@ -92,7 +92,7 @@ def _pins(
             raise WorkspaceError("--check changes nothing, so it does not go with --upgrade")
         if upgrade:
             pins.upgrade(workspace, names or [])
-        diff = pins.differences(workspace) if check else pins.write_pins(find_workspace())
+        diff = pins.differences(workspace) if check else pins.write_pins(workspace)
     for line in diff:
         _out.print(line, markup=False)
     if check and diff:

@@ -131,4 +131,6 @@ def _cell(cell: Cell) -> str:
         return "–"
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return escape(f"{cell:.4g}" if isinstance(cell, float) else str(cell))
+    if isinstance(cell, int):
+        return f"{cell:,}" if abs(cell) >= 10_000 else str(cell)
+    return escape(f"{cell:.4g}" if isinstance(cell, float) else cell)
