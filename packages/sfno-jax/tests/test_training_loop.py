@@ -162,6 +162,9 @@ def test_resume_refuses_another_architecture_and_another_run(tmp_path):
         make(tmp_path / "new", stages, model={"embed_dim": 5}).load_weights(tmp_path)  # noqa: F821
     with pytest.raises(TrainingError, match=r"another \[stages\].*load_weights"):
         make(tmp_path, [{"steps": 4}]).resume()  # noqa: F821
+    with pytest.raises(TrainingError, match=r"another \[trainer\]"):
+        make(tmp_path, stages, trainer={"batch_size": 3}).resume()  # noqa: F821
+    assert make(tmp_path, stages, trainer={"keep": 9}).resume()  # noqa: F821
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         load_weights(tmp_path / "nowhere", None)
     assert not make(tmp_path / "empty", stages).resume()  # noqa: F821
@@ -321,3 +324,33 @@ def test_float64_training_stays_float64(tmp_path):
         )  # fmt: skip
         trainer.run()
         assert all(leaf.dtype == jnp.float64 for leaf in jax.tree.leaves(trainer.state.params))
+
+
+def test_two_devices_train_like_one(tmp_path):
+    """The same noise, batches and steps; only the order of sums differs."""
+    code = f"""{CASE}
+import jax, json
+from sfno_jax.parallel import make_mesh
+stages = [{{"steps": 6, "noise": 0.1, "n_future": 2}}]
+losses = []
+for mesh in (None, make_mesh(2)):
+    folder = {str(tmp_path)!r} + f"/{{mesh is None}}"
+    trainer = make(folder, stages, mesh=mesh)
+    trainer.run()
+    lines = [json.loads(line) for line in open(folder + "/log.jsonl")]
+    losses.append([line["loss"] for line in lines] + [trainer.validate()])
+try:
+    make({str(tmp_path)!r} + "/x", stages, mesh=make_mesh(2), trainer={{"batch_size": 3}})
+except ValueError as error:
+    message = str(error)
+print(json.dumps([len(jax.devices()), losses, message]))
+"""
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    devices, (one, two), message = json.loads(result.stdout.splitlines()[-1])
+    assert devices == 2
+    np.testing.assert_allclose(one, two, rtol=1e-4)
+    assert "batch_size = 3 cannot be split over 2 devices" in message

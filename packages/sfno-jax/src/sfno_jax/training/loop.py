@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jax.sharding import Mesh
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -118,6 +119,10 @@ class Trainer:
         loss: Loss of one predicted state; from ``config.trainer.loss`` when left out.
         stabiliser: Constraint on the model's output, or None.
         grid: Grid of the data, for the default loss.
+        mesh: Devices over which each batch is split (:func:`sfno_jax.parallel.make_mesh`), or None.
+
+    Raises:
+        ValueError: When the number of devices does not divide the batch.
     """
 
     def __init__(
@@ -131,12 +136,19 @@ class Trainer:
         loss: SphereLoss | None = None,
         stabiliser: Stabiliser | None = None,
         grid: str | None = None,
+        mesh: Mesh | None = None,
     ) -> None:
         nlat, nlon = train.shape[-2:]
         self.config, self.train, self.validation = config, train, validation
         self.folder = Path(folder)
         self.loss = loss or SphereLoss.create(config.trainer.loss, nlat, nlon, grid or config.data.grid)
         self.stabiliser = stabiliser
+        self.mesh = mesh
+        if mesh is not None and config.trainer.batch_size % mesh.shape["batch"]:
+            raise ValueError(
+                f"trainer.batch_size = {config.trainer.batch_size} cannot be split over "
+                f"{mesh.shape['batch']} devices: it must be a multiple of their number"
+            )
         self.optimizer = make_optimizer(config.optimizer)
         # split last in training mode: merge() of these parts is what train_steps runs
         self._evaluation = ModelParts.split(model, training=False)
@@ -201,8 +213,8 @@ class Trainer:
             return False
         _check_architecture(checkpoint, self.state.params)
         saved = TrainingConfig.from_dict(checkpoint.meta["config"])
-        for section in ("seed", "data", "optimizer", "schedule", "stages"):
-            if getattr(saved, section) != getattr(self.config, section):
+        for section in ("seed", "data", "model", "optimizer", "schedule", "stabiliser", "stages", "trainer"):
+            if _decisive(saved, section) != _decisive(self.config, section):
                 raise TrainingError(
                     f"{checkpoint.path} was made with another [{section}] "
                     f"({getattr(saved, section)}); an exact resume needs the same. Use another "
@@ -317,6 +329,7 @@ class Trainer:
             remat=self.config.trainer.remat,
             noise=stage.noise,
             ema_decay=self.config.optimizer.ema_decay,
+            mesh=self.mesh,
         ).compile()
 
     def _check_finite(self, losses: np.ndarray, norms: np.ndarray, rates: np.ndarray) -> None:
@@ -386,6 +399,16 @@ class Trainer:
                 "stage_seconds": round(at.stage_seconds, 3),
             },
         )
+
+
+def _decisive(config: TrainingConfig, section: str) -> Any:
+    """A section of the configuration without what does not change the weights."""
+    value = getattr(config, section)
+    if section == "trainer":
+        free = {"keep": 1, "checkpoint_every": 1}
+        free |= {} if config.schedule.kind == "plateau" else {"validate_every": 0, "validation_batches": 1}
+        return dataclasses.replace(value, **free)
+    return value
 
 
 def _crossed(before: int, after: int, every: int) -> bool:

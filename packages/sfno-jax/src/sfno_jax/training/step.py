@@ -8,6 +8,7 @@ grows with one step and not with n.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 from flax import nnx
 from jax import Array
+from jax.sharding import Mesh, PartitionSpec
 
 from sfno_jax.losses import SphereLoss
 from sfno_jax.training.config import OptimizerConfig
@@ -138,7 +140,7 @@ def window_loss(
 
 @partial(
     jax.jit,
-    static_argnames=("optimizer", "graph", "score", "remat", "noise", "ema_decay"),
+    static_argnames=("optimizer", "graph", "score", "remat", "noise", "ema_decay", "mesh"),
     donate_argnames=("state",),
 )
 def train_steps(
@@ -157,6 +159,7 @@ def train_steps(
     remat: bool,
     noise: float,
     ema_decay: float,
+    mesh: Mesh | None = None,
 ) -> tuple[TrainState, Array, Array]:
     """Several optimiser steps in one ``lax.scan``.
 
@@ -175,10 +178,24 @@ def train_steps(
         remat: See :func:`window_loss`.
         noise: Standard deviation added to the first state.
         ema_decay: 0 for no average.
+        mesh: Devices over whose axis ``"batch"`` each batch is split, or None for one device.
 
     Returns:
         New state, losses ``(step,)``, gradient norms before clipping ``(step,)``.
     """
+    fixed = (constants, loss, stabiliser)
+
+    def differentiate(params: Any, random: Any, fixed: Any, window: Array) -> Any:
+        constants, loss, stabiliser = fixed
+
+        def objective(params: Any) -> tuple[Array, Any]:
+            parts = ModelParts(graph, params, random, constants)
+            return window_loss(parts, loss, stabiliser, window, score=score, remat=remat)
+
+        return jax.value_and_grad(objective, has_aux=True)(params)
+
+    if mesh is not None:
+        differentiate = _over_devices(differentiate, mesh)
 
     def one(state: TrainState, item: tuple[Array, Array, Array]) -> tuple[TrainState, Any]:
         window, rate, number = item
@@ -186,11 +203,7 @@ def train_steps(
             drawn = jax.random.normal(jax.random.fold_in(key, number), window.shape[1:], window.dtype)
             window = window.at[0].add(noise * drawn)
 
-        def objective(params: Any) -> tuple[Array, Any]:
-            parts = ModelParts(graph, params, state.random, constants)
-            return window_loss(parts, loss, stabiliser, window, score=score, remat=remat)
-
-        (value, random), gradient = jax.value_and_grad(objective, has_aux=True)(state.params)
+        (value, random), gradient = differentiate(state.params, state.random, fixed, window)
         updates, moments = optimizer.update(gradient, state.optimizer, state.params)
         params = jax.tree.map(lambda p, u: p + rate.astype(p.dtype) * u, state.params, updates)
         average = state.average
@@ -203,3 +216,20 @@ def train_steps(
     numbers = first_step + jnp.arange(windows.shape[0], dtype=jnp.int32)
     state, (losses, norms) = jax.lax.scan(one, state, (windows, rates, numbers))
     return state, losses, norms
+
+
+def _over_devices(differentiate: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """Give each device its part of the batch and average loss and gradient.
+
+    Noise was drawn before for the whole batch; dropout, if any, repeats its mask on each device.
+    """
+
+    def local(params: Any, random: Any, fixed: Any, window: Array) -> Any:
+        (value, random), gradient = differentiate(params, random, fixed, window)
+        value, gradient = jax.lax.pmean((value, gradient), "batch")  # type: ignore[no-untyped-call]
+        return (value, random), gradient
+
+    whole = PartitionSpec()  # type: ignore[no-untyped-call]
+    part = PartitionSpec(None, "batch")  # type: ignore[no-untyped-call]
+    # custom kernels know nothing of varying axes, so the check is off and the average written out
+    return jax.shard_map(local, mesh=mesh, in_specs=(whole, whole, whole, part), out_specs=whole, check_vma=False)
