@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from workbench.workspace import WorkspaceError, find_workspace
 
@@ -138,13 +139,13 @@ def _bench(
                 if report:
                     bench.rewrite(suite)
                     continue
-                with _err.status(suite.title) as status:
+                with _progress() as show:
                     rows, folder = bench.run_suite(
                         workspace,
                         suite,
                         options,
                         lambda row: _out.print(bench.line_of(row), markup=False),
-                        status.update,
+                        show,
                     )
                 failed += sum(row.state in ("failed", "unequal") for row in rows)
                 _out.print(f"results in {folder}", markup=False)
@@ -154,6 +155,17 @@ def _bench(
     if failed:
         _err.print(f"{failed} rows failed or were not equal", style="red")
         raise typer.Exit(1)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar with the time that is left, on stderr; nothing when that is no terminal."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Seldom refreshed, since it shares the processors with what is measured.
+    bar = Progress(*columns, console=_err, transient=True, refresh_per_second=1, disable=not _err.is_terminal)
+    with bar:
+        task = bar.add_task("", total=None)
+        yield lambda text, done, total: bar.update(task, description=text, completed=done, total=total)
 
 
 def _environments(pairs: list[str]) -> dict[str, Path]:

@@ -122,6 +122,7 @@ def measure_bench(
     cases: Sequence[Case],
     python_of: Callable[[str], Path | str],
     report: Callable[[Row], None],
+    begin: Callable[[str], None],
     pairs: int | None = None,
 ) -> None:
     """Measures the cases of one file.
@@ -131,6 +132,7 @@ def measure_bench(
         cases: Those of its cases that are wanted.
         python_of: The interpreter of a peer set, and of "ours".
         report: Called with each row as it is done.
+        begin: Called with the name of each row before it is measured.
         pairs: Replaces each case's number of pairs (a quick look).
     """
     interpreters = _Interpreters(bench, python_of)
@@ -139,6 +141,7 @@ def measure_bench(
             count = case.pairs if pairs is None else min(pairs, case.pairs)
             first = case.peers[0] if case.peers else None
             for peer in case.peers or (None,):
+                begin(f"{case.name} / {peer.name}" if peer else case.name)
                 row = _row(bench, case, peer)
                 _attempt(row, case, peer, interpreters, count)
                 # Goals of our side alone are judged once, not again beside each peer.

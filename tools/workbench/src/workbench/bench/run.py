@@ -81,7 +81,7 @@ def run_suite(
     suite: Suite,
     options: Options,
     report: Callable[[Row], None],
-    status: Callable[[str], None],
+    progress: Callable[[str, int, int], None],
 ) -> tuple[list[Row], Path]:
     """Measures a suite and writes its results, also of what was done before an interruption.
 
@@ -90,7 +90,7 @@ def run_suite(
         suite: The package's benchmarks.
         options: What was asked for.
         report: Called with each row as it is done.
-        status: Called with what is being prepared.
+        progress: Called with what is being done, how many rows are done, and of how many.
 
     Returns:
         The rows of this run, and the folder of the result files.
@@ -111,14 +111,19 @@ def run_suite(
     rows: list[Row] = []
     whole: set[str] = set()
 
+    total = sum(max(1, len(case.peers)) for _, cases in chosen for case in cases)
+
+    def begin(text: str) -> None:
+        progress(text, len(rows), total)
+
     def keep(row: Row) -> None:
         rows.append(row)
         report(row)
 
-    python_of = _environments(sets, options, status)
+    python_of = _environments(sets, options, begin)
     try:
         for bench, cases in chosen:
-            measure_bench(bench, cases, python_of, keep, pairs=QUICK_PAIRS if options.quick else None)
+            measure_bench(bench, cases, python_of, keep, begin, pairs=QUICK_PAIRS if options.quick else None)
             if not options.only and not options.threads:
                 whole.add(bench.file.name)
     finally:
@@ -154,7 +159,7 @@ def _check_sets(benches: list[Bench], sets: dict[str, PeerSet], options: Options
 
 
 def _environments(
-    sets: dict[str, PeerSet], options: Options, status: Callable[[str], None]
+    sets: dict[str, PeerSet], options: Options, begin: Callable[[str], None]
 ) -> Callable[[str], Path | str]:
     found: dict[str, Path | PeerAbsent] = {}
 
@@ -164,7 +169,7 @@ def _environments(
         if name in options.environments:
             return options.environments[name]
         if name not in found:
-            status(f"environment of {name}")
+            begin(f"building the environment of {name}")
             try:
                 found[name] = environment_python(sets[name], options.install)
             except PeerAbsent as error:
