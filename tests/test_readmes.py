@@ -148,3 +148,14 @@ def test_a_wrong_shell_block_is_seen(tmp_path: Path, workspace: Workspace, comma
     readme = tmp_path / "README.md"
     readme.write_text(f"```bash\n{line}\n```\n")
     assert len(_wrong(commands(readme), workspace)) == 1
+
+
+def test_relative_links_lead_somewhere(files: list[Path]):
+    broken = [
+        f"{file.name}: {target}"
+        for file in files
+        if file.suffix == ".md"
+        for target in re.findall(r"\]\(([^)#\s]+)", file.read_text(encoding="utf-8"))
+        if "://" not in target and not target.startswith("mailto:") and not (file.parent / target).exists()
+    ]
+    assert broken == []

@@ -1,5 +1,6 @@
 """No registry's address and no machine's path is in the tree, and uv.lock is not tracked."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -25,8 +26,10 @@ def _registry_hosts(workspace: Workspace) -> set[str]:
             ("download", "py" + "torch", "org"),
         )
     }
-    sources = [workspace.root / "uv.lock"]
+    apt = Path("/etc/apt")
+    sources = [workspace.root / "uv.lock", apt / "sources.list", *apt.glob("sources.list.d/*")]
     texts = [file.read_text(encoding="utf-8") for file in sources if file.is_file()]
+    texts += [value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_"))]
     if pip := shutil.which("pip"):
         listed = subprocess.run([pip, "config", "list"], capture_output=True, text=True, check=False)
         texts.append(listed.stdout)
