@@ -167,7 +167,7 @@ void analysis_batch(const Job& job, int64_t field, int64_t fields, int m0, void*
       mix<T>(n, -up, A_up + n, -down, A_down + n, im, A, t);
     }
     for (int c = 0; c < job.components; ++c) {
-      scatter_orders<T, D>(source[c], width, fields,
+      scatter_orders<T, D>(source[c], width, fields, job.mmax,
                            static_cast<D*>(job.output) + (field * job.components + c) * plane +
                                (int64_t{l} * job.mmax + m0) * 2,
                            plane * job.components);
@@ -195,7 +195,7 @@ void synthesis_batch(const Job& job, int64_t field, int64_t fields, int m0, void
       }
       gather_orders<D, T>(static_cast<const D*>(job.input) + (field * job.components + c) * plane +
                               (int64_t{l} * job.mmax + m0) * 2,
-                          plane * job.components, n, fields, target);
+                          plane * job.components, n, fields, job.mmax, target);
     }
   }
   for (int i = 0; i < orders; ++i) {

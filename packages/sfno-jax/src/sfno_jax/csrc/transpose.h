@@ -77,9 +77,26 @@ SFNO_INLINE void store_some(float* p, FloatVec v, int count) {
   }
 }
 
+// Rows of Fourier coefficients are visited a cache line at a time, one line in every row of every field:
+// a pattern no hardware prefetcher follows.
+constexpr int kAhead = 3;
+
+template <typename D>
+SFNO_INLINE void prefetch(const D* p, int orders) {
+  __builtin_prefetch(p);
+  __builtin_prefetch(p + 2 * orders - 1);
+}
+
+template <typename D>
+SFNO_INLINE void prefetch_to_write(const D* p, int orders) {
+  __builtin_prefetch(p, 1);
+  __builtin_prefetch(p + 2 * orders - 1, 1);
+}
+
 // out[order][...fields] <- in[field * stride + order], complex.
 template <typename D, typename T>
-void gather_orders(const D* in, int64_t stride, int orders, int64_t fields, T* const* out) {
+void gather_orders(const D* in, int64_t stride, int orders, int64_t fields, int64_t row, T* const* out) {
+  for (int64_t b = 0; b < fields; ++b) prefetch(in + b * stride + kAhead * 2 * row, orders);
   if constexpr (sizeof(D) == 4) {
     for (int i = 0; i < orders; i += kLanes) {
       for (int64_t b = 0; b < fields; b += kLanes) {
@@ -106,7 +123,8 @@ void gather_orders(const D* in, int64_t stride, int orders, int64_t fields, T* c
 
 // out[field * stride + order] <- in[order][...fields]; a null row of `in` is zero.
 template <typename T, typename D>
-void scatter_orders(const T* const* in, int orders, int64_t fields, D* out, int64_t stride) {
+void scatter_orders(const T* const* in, int orders, int64_t fields, int64_t row, D* out, int64_t stride) {
+  for (int64_t b = 0; b < fields; ++b) prefetch_to_write(out + b * stride + kAhead * 2 * row, orders);
   if constexpr (sizeof(D) == 4) {
     for (int i = 0; i < orders; i += kLanes) {
       for (int64_t b = 0; b < fields; b += kLanes) {
@@ -146,6 +164,12 @@ void fold_batch(const D* rows, int64_t stride, int64_t fields, const Job& job, i
     const D wn = static_cast<D>(lat.weight_north[j]), ws = static_cast<D>(lat.weight_south[j]);
     const T f = first_factor ? static_cast<T>(first_factor[j]) : T(1);
     T* out = X + int64_t{j} * columns;
+    if (j + kAhead < lat.count) {
+      for (int64_t b = 0; b < fields; ++b) {
+        prefetch(north + b * stride - int64_t{kAhead} * job.nfreq * 2, orders);
+        prefetch(south + b * stride + int64_t{kAhead} * job.nfreq * 2, orders);
+      }
+    }
     if constexpr (sizeof(D) == 4) {
       for (int i = 0; i < orders; i += kLanes) {
         const int count = smaller(orders - i, kLanes);
@@ -199,6 +223,12 @@ void unfold_batch(T* X, int64_t columns, int64_t fields, const Job& job, int m0,
     D* south = rows + (int64_t{job.nlat - 1 - row} * job.nfreq + m0) * 2;
     const D wn = static_cast<D>(lat.weight_north[j]), ws = static_cast<D>(lat.weight_south[j]);
     T* in = X + int64_t{j} * columns;
+    if (j + kAhead < lat.count) {
+      for (int64_t b = 0; b < fields; ++b) {
+        prefetch_to_write(north + b * stride - int64_t{kAhead} * job.nfreq * 2, width);
+        prefetch_to_write(south + b * stride + int64_t{kAhead} * job.nfreq * 2, width);
+      }
+    }
     if (first_factor && orders > 0) {
       const T f = static_cast<T>(first_factor[j]);
       for (int parity = 0; parity < 2; ++parity)
