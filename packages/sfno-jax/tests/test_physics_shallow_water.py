@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -26,6 +27,7 @@ from sfno_jax.physics import (
     random_state,
     solid_body_rotation,
 )
+from sfno_jax.physics.initial_conditions import scale_noise
 from sfno_jax.physics.operators import ScalarOperators, VectorOperators
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -41,6 +43,14 @@ def golden(name: str) -> dict[str, np.ndarray]:
 def small(dt: float = 300.0, **parameters: Any) -> ShallowWaterSolver:
     """16 x 32, 11 degrees."""
     return ShallowWaterSolver(16, 32, dt, **parameters)
+
+
+def noisy(solver: ShallowWaterSolver, seed: int, mach: float = 0.2, batch: tuple[int, ...] = ()) -> ShallowWaterState:
+    """As random_state, without the second that JAX's generator takes to compile."""
+    p = solver.parameters
+    normal = np.random.default_rng(seed).normal(size=(2, *batch, 3, p.lmax, p.mmax))
+    dtype = jnp.zeros(()).dtype
+    return solver.initial_state(scale_noise(solver, normal.astype(dtype), mach))
 
 
 def relative(got: Any, want: np.ndarray) -> float:
@@ -203,9 +213,9 @@ def test_solid_body_vorticity(grid: str) -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_solid_body_rotation_is_steady(scheme: str) -> None:
     with jax.enable_x64(True):
-        solver = ShallowWaterSolver(24, 48, 400.0, scheme=scheme, hyperdiffusion_time=None)
+        solver = small(scheme=scheme, hyperdiffusion_time=None)
         start = solid_body_rotation(solver)
-        end = solver.integrate(start, 432)  # two days
+        end = solver.integrate(start, 576)  # two days
         moved = np.abs(np.asarray(end.spec - start.spec)).max((-2, -1))
         # The reference's curls are off by 3e-8: it is balanced to that only.
         tolerance = 1e-7 if scheme == "reference" else 1e-12
@@ -229,7 +239,7 @@ def test_grids_with_poles_agree_with_gauss(grid: str) -> None:
 def test_kinetic_energy_spectrum_adds_up() -> None:
     with jax.enable_x64(True):
         solver = small()
-        state = random_state(solver, jax.random.key(1), mach=0.2)
+        state = noisy(solver, 1, 0.2)
         weights = solver.operators.sht.sphere_grid.area_weights  # type: ignore[attr-defined]
         want = (0.5 * np.asarray(solver.wind(state)) ** 2).sum(0)
         want = (want * weights).sum() / (4 * math.pi)
@@ -247,23 +257,30 @@ def test_potential_vorticity_of_a_state_at_rest() -> None:
 # ---- conservation -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("scheme", "dt"), [("ab3", 300.0), ("semi-implicit", 1800.0)])
-def test_mass_and_energy_over_six_days(scheme: str, dt: float, record_property: Any, capsys: Any) -> None:
+def test_six_days_with_explicit_and_semi_implicit_steps(record_property: Any) -> None:
+    """Mass, energy, and the same wave from the unstable jet with steps six times as long."""
+    vorticity = []
     with jax.enable_x64(True):
-        solver = ShallowWaterSolver(64, 128, dt, scheme=scheme)
-        start = galewsky(solver)
-        end = solver.integrate(start, round(6 * 86400 / dt))
-        assert abs(float(mass(solver, end) / mass(solver, start)) - 1) < 1e-13
-        drift = float(energy(solver, end) / energy(solver, start)) - 1
-    record_property(f"relative energy drift over 6 days, {scheme}, dt={dt:g} s", drift)
-    # The hyperdiffusion takes energy out, 1.4e-4 in the reference; nothing may put any in.
-    assert -3e-4 < drift < 0
+        for scheme, dt in (("ab3", 300.0), ("semi-implicit", 1800.0)):
+            solver = ShallowWaterSolver(64, 128, dt, scheme=scheme)
+            start = galewsky(solver)
+            end = solver.integrate(start, round(6 * 86400 / dt))
+            assert abs(float(mass(solver, end) / mass(solver, start)) - 1) < 1e-13
+            drift = float(energy(solver, end) / energy(solver, start)) - 1
+            record_property(f"energy drift over 6 days, {scheme}, dt={dt:g} s", drift)
+            # Hyperdiffusion takes energy out, 1.4e-4 in the reference; nothing may put any in.
+            assert -3e-4 < drift < 0
+            vorticity.append(np.asarray(solver.vorticity(end)).ravel())
+    assert np.abs(vorticity[0]).max() < 1.2e-4
+    assert np.corrcoef(*vorticity)[0, 1] > 0.99
+    with pytest.raises(ValueError, match=r"dt=400 s is unstable .*semi-implicit"):
+        ShallowWaterSolver(64, 128, 400.0)
 
 
 def test_energy_without_diffusion_is_conserved() -> None:
     with jax.enable_x64(True):
         solver = small(dt=150.0, hyperdiffusion_time=None)
-        start = random_state(solver, jax.random.key(2), mach=0.1)
+        start = noisy(solver, 2, 0.1)
         end = solver.integrate(start, 576)
         moved = relative(end.spec[1:], np.asarray(start.spec[1:]))
         drift = float(energy(solver, end) / energy(solver, start)) - 1
@@ -274,31 +291,30 @@ def test_energy_without_diffusion_is_conserved() -> None:
 # ---- schemes ------------------------------------------------------------------------------------
 
 
+@functools.cache
+def two_hours(scheme: str, steps: int) -> np.ndarray:
+    with jax.enable_x64(True):
+        solver = small(7200 / steps, scheme=scheme, hyperdiffusion_time=None)
+        return np.asarray(solver.integrate(noisy(solver, 3), steps).spec)
+
+
 @pytest.mark.parametrize(("scheme", "order"), [("ab3", 3), ("semi-implicit", 2), ("reference", 2)])
 def test_convergence_order(scheme: str, order: int) -> None:
-    """Errors after two hours against a fine solution, halving dt twice."""
-    with jax.enable_x64(True):
+    """Errors after two hours against a fine solution, halving dt.
 
-        def run(scheme: str, steps: int) -> np.ndarray:
-            solver = small(7200 / steps, scheme=scheme, hyperdiffusion_time=None)
-            start = random_state(solver, jax.random.key(3), mach=0.2)
-            return np.asarray(solver.integrate(start, steps).spec)
-
-        truth = run("ab3", 1536)
-        errors = [np.abs(run(scheme, n) - truth)[1:].max() for n in (24, 48, 96)]
-        orders = np.log2(np.divide(errors[:-1], errors[1:]))
-    # The reference's first two steps are off by dt^2 each, so that the whole is second-order.
-    low, high = {3: (2.8, 3.3), 2: (1.8, 2.5)}[order]
-    assert (orders > low).all(), orders
-    assert (orders < high).all(), orders
+    The reference's first two steps are off by dt^2 each, so that the whole is second-order.
+    """
+    truth = two_hours("ab3", 1536)
+    errors = [np.abs(two_hours(scheme, n) - truth)[1:].max() for n in (24, 48)]
+    assert order - 0.3 < np.log2(errors[0] / errors[1]) < order + 0.5
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_stopping_half_way_changes_no_bit(scheme: str) -> None:
-    for x64 in (False, True):
+    for x64 in (True, False) if scheme == "ab3" else (True,):
         with jax.enable_x64(x64):
             solver = small(scheme=scheme)
-            start = random_state(solver, jax.random.key(4), mach=0.2)
+            start = noisy(solver, 4, 0.2)
             once = solver.integrate(start, 24)
             twice = solver.integrate(solver.integrate(start, 12), 12)
             same = all(bool((a == b).all()) for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(twice), strict=True))
@@ -307,29 +323,17 @@ def test_stopping_half_way_changes_no_bit(scheme: str) -> None:
 
 
 def test_schemes_agree() -> None:
-    """Half a day from the unstable jet."""
+    """Three hours from a random state."""
     with jax.enable_x64(True):
         ends = {}
-        for scheme, dt in (("ab3", 150.0), ("reference", 150.0), ("semi-implicit", 150.0)):
-            solver = ShallowWaterSolver(32, 64, dt, scheme=scheme)
-            state = solver.integrate(galewsky(solver), round(43200 / dt))
-            ends[scheme] = np.asarray(solver.to_grid(state))
-        for scheme in ("reference", "semi-implicit"):
-            for i, tolerance in enumerate((1e-3, 1e-3, 2e-2)):
-                assert relative(ends[scheme][i], ends["ab3"][i]) < tolerance
-
-
-def test_semi_implicit_is_stable_at_six_times_the_explicit_step() -> None:
-    solver = ShallowWaterSolver(64, 128, 1800.0, scheme="semi-implicit")
-    explicit = ShallowWaterSolver(64, 128, 300.0)
-    with pytest.raises(ValueError, match="unstable"):
-        ShallowWaterSolver(64, 128, 400.0)
-    vorticity = []
-    for s, n in ((solver, 240), (explicit, 1440)):  # five days
-        vorticity.append(np.asarray(s.vorticity(s.integrate(galewsky(s), n))))
-    assert np.abs(vorticity[0]).max() < 1.2e-4
-    # The instability has grown; both see the same wave.
-    assert np.corrcoef(*(v.ravel() for v in vorticity))[0, 1] > 0.99
+        for scheme in SCHEMES:
+            solver = small(scheme=scheme)
+            ends[scheme] = np.asarray(solver.integrate(noisy(solver, 12), 36).spec)
+    for scheme in ("reference", "semi-implicit"):
+        # Gravity waves, which the semi-implicit scheme slows down, are in divergence.
+        assert relative(ends[scheme][1], ends["ab3"][1]) < 1e-2
+        assert relative(ends[scheme][2], ends["ab3"][2]) < 5e-2
+        assert relative(ends[scheme], ends["ab3"]) > 1e-9
 
 
 # ---- being a JAX citizen ------------------------------------------------------------------------
@@ -338,7 +342,7 @@ def test_semi_implicit_is_stable_at_six_times_the_explicit_step() -> None:
 def test_precision_follows_the_state() -> None:
     with jax.enable_x64(True):
         solver = small()
-        double = random_state(solver, jax.random.key(5), dtype=np.float64)
+        double = noisy(solver, 5)
         single = solver.initial_state(np.asarray(double.spec, np.complex64))
         assert single.spec.dtype == single.history.dtype == np.complex64
         a, b = solver.integrate(double, 24), solver.integrate(single, 24)
@@ -352,7 +356,7 @@ def test_precision_follows_the_state() -> None:
 
 def test_batch_equals_vmap_equals_loop() -> None:
     solver = small()
-    batch = random_state(solver, jax.random.key(6), mach=0.2, batch=(3,))
+    batch = noisy(solver, 6, 0.2, (3,))
     assert batch.history.shape == (3, 2, 3, 11, 11)
     together = solver.integrate(batch, 6).spec
     mapped = jax.vmap(lambda spec: solver.integrate(solver.initial_state(spec), 6).spec)(batch.spec)
@@ -367,40 +371,41 @@ def test_batch_equals_vmap_equals_loop() -> None:
 def test_gradient_against_finite_differences(scheme: str) -> None:
     with jax.enable_x64(True):
         solver = small(scheme=scheme)
-        start = random_state(solver, jax.random.key(7), mach=0.2)
+        start = noisy(solver, 7, 0.2)
         phi, wind = solver.geopotential(start), solver.wind(start)
         bump = np.random.default_rng(0).normal(size=(16, 32)) * 100
 
-        def loss(a: jax.Array, remat: bool) -> jax.Array:
-            state = solver.integrate(solver.from_wind(phi + a * bump, wind), 12, remat=remat)
+        def loss(a: jax.Array) -> jax.Array:
+            state = solver.integrate(solver.from_wind(phi + a * bump, wind), 12)
             return (solver.vorticity(state) * 1e5 * bump).sum()
 
-        slope, remat_slope = (float(jax.grad(loss)(0.0, remat)) for remat in (False, True))
-        h = 1e-2
-        want = float((loss(h, False) - loss(-h, False)) / (2 * h))
+        slope = float(jax.jit(jax.grad(loss))(0.0))
+        value, h = jax.jit(loss), 1e-2
+        want = float((value(h) - value(-h)) / (2 * h))
         assert slope == pytest.approx(want, rel=1e-6)
-        assert remat_slope == pytest.approx(slope, rel=1e-12)
         assert abs(slope) > 1e-3
 
 
-def test_remat_stores_less() -> None:
+def test_remat_stores_less_and_changes_no_gradient() -> None:
     solver = small()
-    start = random_state(solver, jax.random.key(8))
+    start = noisy(solver, 8)
 
-    def stored(remat: bool) -> int:
-        def loss(spec: jax.Array) -> jax.Array:
-            end = solver.integrate(dataclasses.replace(start, spec=spec), 64, remat=remat)
-            return (end.spec.real**2).sum()
+    def loss(spec: jax.Array, remat: bool) -> jax.Array:
+        end = solver.integrate(dataclasses.replace(start, spec=spec), 64, remat=remat)
+        return (end.spec[..., 1:, :, :].real ** 2).sum() * 1e12
 
-        compiled = jax.jit(jax.grad(loss)).lower(start.spec).compile()
-        return int(compiled.memory_analysis().temp_size_in_bytes)
-
-    assert stored(True) < 0.5 * stored(False)
+    stored, gradients = [], []
+    for remat in (False, True):
+        compiled = jax.jit(jax.grad(loss), static_argnums=1).lower(start.spec, remat).compile()
+        stored.append(compiled.memory_analysis().temp_size_in_bytes)
+        gradients.append(np.asarray(compiled(start.spec)))
+    assert stored[1] < 0.5 * stored[0]
+    assert relative(gradients[1], gradients[0]) < 1e-4
 
 
 def test_solver_is_a_pytree_without_large_constants() -> None:
     solver = ShallowWaterSolver(128, 256, 100.0)
-    state = random_state(solver, jax.random.key(9))
+    state = noisy(solver, 9)
     jaxpr = jax.make_jaxpr(lambda s: solver.integrate(s, 2))(state)
     assert max((np.asarray(c).nbytes for c in jaxpr.consts), default=0) < 2**20
     again = jax.tree.unflatten(jax.tree.structure(solver), jax.tree.leaves(solver))
@@ -411,7 +416,7 @@ def test_solver_is_a_pytree_without_large_constants() -> None:
 
 def test_trajectory_holds_the_states_on_the_way() -> None:
     solver = small()
-    start = random_state(solver, jax.random.key(10), mach=0.2)
+    start = noisy(solver, 10, 0.2)
     end, kept = solver.trajectory(start, 3, 4)
     assert kept.shape == (3, 3, 11, 11)
     assert bool((kept[-1] == end.spec).all())
@@ -423,9 +428,8 @@ def test_trajectory_holds_the_states_on_the_way() -> None:
 def test_random_state_statistics() -> None:
     solver = ShallowWaterSolver(32, 64, 300.0, lmax=11)
     p = solver.parameters
-    a = np.asarray(random_state(solver, jax.random.key(11), mach=0.2, batch=(400,)).spec)
-    b = np.asarray(random_state(solver, jax.random.key(11), mach=0.2, batch=(400,)).spec)
-    assert (a == b).all()
+    normal = np.random.default_rng(11).normal(size=(2, 400, 3, 11, 11)).astype(np.float32)
+    a = np.asarray(scale_noise(solver, normal, 0.2))
     assert not np.triu(np.abs(a), 1).any()
     assert not a[:, 1:, 0, 0].any()
     assert not a[..., 0].imag.any()
@@ -437,6 +441,12 @@ def test_random_state_statistics() -> None:
         assert rms == pytest.approx(scale * deviation, rel=0.05)
     mean = a[:, 0, 0, 0].real.mean() / math.sqrt(4 * math.pi)
     assert mean == pytest.approx(98061.6, rel=1e-4)
+
+    drawn = [random_state(solver, jax.random.key(i), mach=0.2).spec for i in (1, 1, 2)]
+    assert drawn[0].shape == (3, 11, 11)
+    assert bool((drawn[0] == drawn[1]).all())
+    ratio = jnp.abs(drawn[2] - drawn[0]).mean((-2, -1)) / np.abs(a - a[0]).mean((0, -2, -1))
+    np.testing.assert_allclose(ratio, 1, atol=0.4)
 
 
 # ---- guards -------------------------------------------------------------------------------------
@@ -509,7 +519,7 @@ def test_bad_arguments() -> None:
         solver.from_grid(np.zeros((2, 16, 32), np.float32))
     with pytest.raises(ValueError, match=r"wind has shape"):
         solver.from_wind(np.zeros((16, 32), np.float32), np.zeros((16, 32), np.float32))
-    state = random_state(solver, jax.random.key(0))
+    state = noisy(solver, 0)
     assert isinstance(state, ShallowWaterState)
     with pytest.raises(ValueError, match="every=-1"):
         solver.integrate(state, -1)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from sfno_jax._files import write_atomically
 from sfno_jax.data.normalization import Normalizer
 from sfno_jax.grids import area_weights, choose
-from sfno_jax.physics.initial_conditions import random_coefficients
+from sfno_jax.physics.initial_conditions import scale_noise
 from sfno_jax.physics.shallow_water import ShallowWaterSolver
 
 __all__ = [
@@ -53,7 +52,7 @@ def generate_trajectories(
     n: int,
     hours: float,
     dt_hours: float,
-    key: int | jax.Array,
+    key: int | tuple[int, ...] | jax.Array,
     *,
     mach: float = 0.2,
     spin_up_hours: float = 0.0,
@@ -69,7 +68,7 @@ def generate_trajectories(
         n: Number of trajectories.
         hours: Length of each [h].
         dt_hours: Time between the states that are kept [h], a multiple of the solver's step.
-        key: Seed or random key.
+        key: Seed, words of one, or a JAX random key.
         mach: Size of the initial winds over the wave speed, see `random_state`.
         spin_up_hours: Time integrated before the first state that is kept [h].
         batch_size: Trajectories integrated together.
@@ -86,26 +85,23 @@ def generate_trajectories(
         raise ValueError(f"n={n} and batch_size={batch_size}; expected numbers >= 1")
     every = _multiple("dt_hours", dt_hours * 3600, "the solver's dt", solver.parameters.dt)
     count = _multiple("hours", hours, "dt_hours", dt_hours)
-    spin_up = round(spin_up_hours * 3600 / solver.parameters.dt)
-    base = _key(key)
-    keys = jax.vmap(lambda i: jax.random.fold_in(base, i))(jnp.arange(n, dtype=jnp.uint32))
+    spin_up = 0
+    if spin_up_hours:
+        spin_up = _multiple("spin_up_hours", spin_up_hours * 3600, "the solver's dt", solver.parameters.dt)
     p = solver.parameters
     out = np.empty((n, count + 1, 3, p.nlat, p.nlon), np.float32)
-    draw: Callable[[jax.Array], jax.Array] = jax.vmap(
-        lambda k: random_coefficients(solver, k, mach=mach, dtype=np.float32)
-    )
     for first in range(0, n, batch_size):
         # The last batch is filled up with trajectories that are thrown away, so that every batch
         # has one shape and is compiled once.
         chosen = np.minimum(first + np.arange(min(batch_size, n)), n - 1)
-        state = solver.initial_state(draw(keys[chosen]))
+        normal = np.stack([_noise(key, i, (2, 3, p.lmax, p.mmax)) for i in chosen], axis=1)
+        state = solver.initial_state(scale_noise(solver, normal, mach))
         if spin_up:
             state = solver.integrate(state, spin_up)
-        start = solver.to_grid(state)
-        _, spec = solver.trajectory(state, count, every)
+        _, later = solver.trajectory(state, count, every)
         part = out[first : first + batch_size]
-        part[:, 0] = start[: len(part)]
-        part[:, 1:] = np.moveaxis(np.asarray(solver.to_grid(spec)), 0, 1)[: len(part)]
+        for time, spec in enumerate([state.spec, *later]):
+            part[:, time] = solver.to_grid(spec)[: len(part)]
         if progress is not None:
             progress(min(first + batch_size, n), n)
     return out
@@ -320,13 +316,12 @@ class ShallowWaterPairs:
     def _trajectories(self, block: int) -> Fields:
         """The trajectories of a block; the latest block is kept, as its batches come in a row."""
         if self._block is None or self._block[0] != block:
-            key = jax.random.fold_in(jax.random.key(self.seed), block)
             states = generate_trajectories(
                 self.solver,
                 self.batch_size,
                 self.hours,
                 self.dt_hours,
-                key,
+                (self.seed, block),
                 mach=self.mach,
                 spin_up_hours=self.spin_up_hours,
             )
@@ -334,8 +329,12 @@ class ShallowWaterPairs:
         return self._block[1]
 
 
-def _key(key: int | jax.Array) -> jax.Array:
-    return jax.random.key(key) if isinstance(key, int) else key
+def _noise(key: int | tuple[int, ...] | jax.Array, number: int, shape: tuple[int, ...]) -> Fields:
+    """Normal numbers for trajectory `number`, by NumPy: JAX's generator takes a second to compile."""
+    if isinstance(key, jax.Array):
+        key = tuple(int(word) for word in np.asarray(jax.random.key_data(key)).ravel())
+    words = (key,) if isinstance(key, int) else key
+    return np.random.default_rng((*words, int(number))).standard_normal(shape, np.float32)
 
 
 def _multiple(name: str, value: float, unit_name: str, unit: float) -> int:

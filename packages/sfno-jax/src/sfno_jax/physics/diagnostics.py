@@ -57,15 +57,14 @@ def energy(solver: ShallowWaterSolver, state: State) -> jax.Array:
 
     Conserved by the equations up to hyperdiffusion and time-stepping errors.
     """
-    phi, wind = solver.geopotential(state), solver.wind(state)
-    return _integral(solver, phi * (0.5 * (wind**2).sum(-3)) + 0.5 * phi**2)
+    total: jax.Array = _energy(solver, solver.geopotential(state), solver.wind(state))
+    return total
 
 
 def potential_enstrophy(solver: ShallowWaterSolver, state: State) -> jax.Array:
     """Integral of (zeta + f)^2 / (2 phi) over the sphere, (...) [m-2 m2]."""
-    grid = solver.to_grid(state)
-    absolute = grid[..., 1, :, :] + solver.coriolis(grid.dtype)
-    return _integral(solver, absolute**2 / (2 * grid[..., 0, :, :]))
+    total: jax.Array = _potential_enstrophy(solver, solver.to_grid(state))
+    return total
 
 
 def extremes(solver: ShallowWaterSolver, state: State) -> dict[str, float]:
@@ -114,6 +113,17 @@ def diagnose(solver: ShallowWaterSolver, state: State) -> ShallowWaterDiagnostic
         potential_enstrophy=float(potential_enstrophy(solver, state)),
         extremes=extremes(solver, state),
     )
+
+
+@jax.jit
+def _energy(solver: ShallowWaterSolver, phi: jax.Array, wind: jax.Array) -> jax.Array:
+    return _integral(solver, phi * (0.5 * (wind**2).sum(-3)) + 0.5 * phi**2)
+
+
+@jax.jit
+def _potential_enstrophy(solver: ShallowWaterSolver, grid: jax.Array) -> jax.Array:
+    absolute = grid[..., 1, :, :] + solver.coriolis(grid.dtype)
+    return _integral(solver, absolute**2 / (2 * grid[..., 0, :, :]))
 
 
 def _integral(solver: ShallowWaterSolver, field: jax.Array) -> jax.Array:

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sfno_jax._dtypes import complex_dtype
+from sfno_jax._dtypes import real_array
 from sfno_jax.grids import latitudes, longitudes
 from sfno_jax.physics.shallow_water import ShallowWaterSolver
-from sfno_jax.physics.shallow_water_state import ShallowWaterState
+from sfno_jax.physics.shallow_water_state import ShallowWaterParameters, ShallowWaterState
 
-__all__ = ["galewsky", "random_coefficients", "random_state", "solid_body_rotation"]
+__all__ = ["galewsky", "random_state", "scale_noise", "solid_body_rotation"]
 
 
 def galewsky(solver: ShallowWaterSolver, *, bump: bool = True, dtype: Any = None) -> ShallowWaterState:
@@ -51,7 +51,7 @@ def galewsky(solver: ShallowWaterSolver, *, bump: bool = True, dtype: Any = None
         width = (3 * (longitude - math.pi)) ** 2 + 15 * (math.pi / 4 - latitude) ** 2
         depth += p.hamp * np.cos(latitude) * np.exp(-width)
     wind = jnp.asarray(np.stack([u, np.zeros_like(u)]), _default(dtype))
-    return _balanced(solver, wind, jnp.asarray(p.gravity * depth, wind.dtype))
+    return solver.initial_state(_balanced(solver, wind, jnp.asarray(p.gravity * depth, wind.dtype)))
 
 
 def solid_body_rotation(
@@ -109,40 +109,53 @@ def random_state(
     Raises:
         ValueError: mach is negative or not finite.
     """
-    return solver.initial_state(random_coefficients(solver, key, mach=mach, batch=batch, dtype=dtype))
+    p = solver.parameters
+    # One draw of both parts: the generator takes a second to compile.
+    normal = jax.random.normal(key, (2, *batch, 3, p.lmax, p.mmax), _default(dtype))
+    return solver.initial_state(scale_noise(solver, normal, mach))
 
 
-def random_coefficients(
-    solver: ShallowWaterSolver,
-    key: jax.Array,
-    *,
-    mach: float = 0.1,
-    batch: tuple[int, ...] = (),
-    dtype: Any = None,
-) -> jax.Array:
-    """The coefficients (*batch, 3, lmax, mmax) of `random_state`, without a history."""
+def scale_noise(solver: ShallowWaterSolver, normal: Any, mach: float) -> jax.Array:
+    """The coefficients of `random_state` from standard normal numbers.
+
+    Args:
+        solver: Gives truncation and constants.
+        normal: (2, ..., 3, lmax, mmax) real and imaginary parts.
+        mach: As in `random_state`.
+
+    Returns:
+        (..., 3, lmax, mmax) complex.
+
+    Raises:
+        ValueError: mach is negative or not finite.
+    """
     if not (math.isfinite(mach) and mach >= 0):
         raise ValueError(f"mach={mach!r}; expected a finite number >= 0")
-    p = solver.parameters
+    coeffs: jax.Array = _scaled(solver.parameters, real_array("normal", normal), float(mach))
+    return coeffs
+
+
+@jax.jit(static_argnums=(0, 2))
+def _scaled(p: ShallowWaterParameters, normal: jax.Array, mach: float) -> jax.Array:
+    re, im = normal
     limit = 120
-    shape = (*batch, 3, p.lmax, p.mmax)
-    noise = jax.random.normal(key, shape, complex_dtype(_default(dtype)))
     l, m = np.arange(p.lmax)[:, None], np.arange(p.mmax)[None, :]
     keep = (m <= l) & (l < limit) & (m < limit)
     wind = mach * p.wave_speed / p.radius
     deviation = np.stack([p.gravity * p.hamp * keep, wind * (keep & (l > 0)), wind * (keep & (l > 0))])
-    deviation *= math.sqrt(4 * math.pi / (limit * (limit + 1)))
-    spec = jnp.where(m == 0, noise.real, noise) * jnp.asarray(deviation, noise.real.dtype)
+    deviation *= math.sqrt(2 * math.pi / (limit * (limit + 1)))  # of each part
+    spec = jax.lax.complex(re, jnp.where(m == 0, 0, im)) * jnp.asarray(deviation, re.dtype)
     mean = math.sqrt(4 * math.pi) * p.gravity * p.havg
     return spec.at[..., 0, 0, 0].add(mean)
 
 
-def _balanced(solver: ShallowWaterSolver, wind: jax.Array, geopotential: jax.Array) -> ShallowWaterState:
-    """The state of a wind, with `geopotential` plus what balances the wind.
+@jax.jit
+def _balanced(solver: ShallowWaterSolver, wind: jax.Array, geopotential: jax.Array) -> jax.Array:
+    """Coefficients of a wind, and of `geopotential` plus what balances the wind.
 
     phi = lap^-1 [k . curl((zeta + f) V)] - |V|^2 / 2 + geopotential.
     """
-    p, ops = solver.parameters, solver.operators
+    p, ops = solver.parameters, solver.operators.prepared(wind)
     kinetic = 0.5 * (wind**2).sum(0)
     scalars = jnp.stack([geopotential, kinetic])
     vrtdiv, (phi, kinetic) = ops.curl_divergence(wind[None], scalars)
@@ -152,7 +165,7 @@ def _balanced(solver: ShallowWaterSolver, wind: jax.Array, geopotential: jax.Arr
     l = np.arange(p.lmax, dtype=np.float64)[:, None]
     inverse = np.where(l > 0, -(p.radius**2) / np.maximum(l * (l + 1), 1), 0.0)
     phi = phi + jnp.asarray(inverse, wind.dtype) * curl - kinetic
-    return solver.initial_state(jnp.concatenate([phi[None], vrtdiv[0]]))
+    return jnp.concatenate([phi[None], vrtdiv[0]])
 
 
 def _default(dtype: Any) -> Any:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from sfno_jax._dtypes import complex_array, complex_dtype, real_array
+from sfno_jax._dtypes import complex_array, real_array
 from sfno_jax.grids import canonical_grid, max_lmax
 from sfno_jax.transforms import InverseRealSHT, RealSHT
 
@@ -120,7 +120,8 @@ class _ReactionDiffusion:
         # Tables of the precision of `spec`, and none that an enclosing trace would capture.
         solver = copy.copy(self)
         solver.sht, solver.isht = self.sht._for(spec), self.isht._for(spec)
-        out: jax.Array = _integrate(solver, spec, nsteps)
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((solver, spec)))
+        out: jax.Array = (_integrate_traced if traced else _integrate_concrete)(solver, spec, nsteps)
         return out
 
     _components: tuple[int, ...] = ()
@@ -290,15 +291,19 @@ def _noise(key: jax.Array, shape: tuple[int, ...], amplitude: float, dtype: Any)
     real = jnp.zeros(()).dtype if dtype is None else dtype
     lmax, mmax = shape[-2:]
     l, m = np.arange(lmax)[:, None], np.arange(mmax)[None, :]
-    noise = jax.random.normal(key, shape, complex_dtype(real))
-    noise = jnp.where(m == 0, noise.real, noise) * (m <= l)
-    # lmax^2 real degrees of freedom, each of unit variance, over the area 4 pi.
-    return noise * jnp.asarray(amplitude * math.sqrt(4 * math.pi) / lmax, real)
+    re, im = jax.random.normal(key, (2, *shape), real)
+    noise = jax.lax.complex(re, jnp.where(m == 0, 0, im)) * (m <= l)
+    # Coefficients of order 0 have variance 1, the others 1 for both parts together: lmax^2 such
+    # terms make the square of the field, over the area 4 pi.
+    unit = np.where(m == 0, 1.0, math.sqrt(0.5)) * (amplitude * math.sqrt(4 * math.pi) / lmax)
+    return noise * jnp.asarray(unit, real)
 
 
-@jax.jit(static_argnames=("nsteps",))
-def _integrate(solver: _ReactionDiffusion, spec: jax.Array, nsteps: int) -> jax.Array:
-    def body(u: jax.Array, _: None) -> tuple[jax.Array, None]:
-        return solver._step(u), None
+def _integrate(solver: _ReactionDiffusion, spec: jax.Array, nsteps: Any) -> jax.Array:
+    out: jax.Array = jax.lax.fori_loop(0, nsteps, lambda _, u: solver._step(u), spec)
+    return out
 
-    return jax.lax.scan(body, spec, None, length=nsteps)[0]
+
+# A gradient needs a loop of known length; without one, a single compiled loop serves any length.
+_integrate_traced = jax.jit(_integrate, static_argnames=("nsteps",))
+_integrate_concrete = jax.jit(_integrate)

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -262,10 +263,14 @@ class ShallowWaterSolver:
         """
         if count < 0 or every < 0:
             raise ValueError(f"count={count}, nsteps or every={every}; expected numbers >= 0")
-        end, spec = _integrate(self._for(state.spec), state, count, every, remat)
-        concrete = not isinstance(end.spec, jax.core.Tracer)
-        if check and concrete and not bool(jnp.isfinite(end.spec).all()):
-            self._raise_instability(state, count * every)
+        solver = self._for(state.spec)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((solver, state))):
+            # Under a transformation that may be a gradient: a loop of known length.
+            return _integrate_traced(solver, state, count, every, remat)  # type: ignore[no-any-return]
+        # Otherwise one compiled loop serves any number of steps.
+        end, spec = _integrate_concrete(solver, state, count, every)
+        if check and not bool(jnp.isfinite(end.spec).all()):
+            solver._raise_instability(state, count * every)
         return end, spec
 
     def stable_dt(self, state: ShallowWaterState | jax.Array) -> float:
@@ -398,46 +403,55 @@ def _wind(solver: ShallowWaterSolver, spec: jax.Array) -> jax.Array:
     return solver.operators.fields_and_wind(spec[..., :1, :, :], spec[..., 1:, :, :])[1]
 
 
-def _advance(solver: ShallowWaterSolver, state: ShallowWaterState, remat: bool) -> tuple[Any, Any]:
-    """The scan body of one step, and its carry at the start of a call."""
-    p = solver.parameters
-    system = solver.system()
+def _one_step(solver: ShallowWaterSolver) -> Callable[[Any], Any]:
+    """The step as a function of the loops' carry: coefficients, history, index and time."""
+    p, system = solver.parameters, solver.system()
 
-    def body(carry: Any, _: None) -> tuple[Any, None]:
+    def body(carry: Any) -> Any:
         spec, history, index, time = carry
         spec, history = step(p.scheme, system, p.dt, spec, history, index)
-        return (spec, history, index + 1, time + p.dt), None
+        return spec, history, index + 1, time + p.dt
 
-    history = tuple(state.history[..., i, :, :, :] for i in range(HISTORY[p.scheme]))
-    if p.scheme == "reference":
+    return body
+
+
+def _carry(solver: ShallowWaterSolver, state: ShallowWaterState) -> Any:
+    scheme = solver.parameters.scheme
+    history = tuple(state.history[..., i, :, :, :] for i in range(HISTORY[scheme]))
+    if scheme == "reference":
         history = (jnp.zeros_like(state.spec),) * 2
-    carry = (state.spec, history, jnp.int32(0), state.time)
-    return (jax.checkpoint(body) if remat else body), carry
+    return state.spec, history, jnp.int32(0), state.time
 
 
-@jax.jit(static_argnames=("count", "every", "remat"))
 def _integrate(
-    solver: ShallowWaterSolver, state: ShallowWaterState, count: int, every: int, remat: bool
+    solver: ShallowWaterSolver, state: ShallowWaterState, count: int, every: Any, remat: bool = False
 ) -> tuple[ShallowWaterState, jax.Array]:
-    body, carry = _advance(solver, state, remat)
+    body = _one_step(solver)
+    body = jax.checkpoint(body) if remat else body
 
     def block(carry: Any, _: None) -> tuple[Any, jax.Array]:
-        carry, _ = jax.lax.scan(body, carry, None, length=every)
+        carry = jax.lax.fori_loop(0, every, lambda _, c: body(c), carry)
         return carry, carry[0]
 
-    (spec, history, index, time), kept = jax.lax.scan(block, carry, None, length=count)
+    carry, kept = jax.lax.scan(block, _carry(solver, state), None, length=count)
+    spec, history, index, time = carry
     carried = jnp.stack(history, axis=-4) if HISTORY[solver.parameters.scheme] else state.history
     return ShallowWaterState(spec, carried, state.step + index, time), kept
 
 
-@jax.jit(static_argnames=("nsteps",))
-def _first_bad_step(solver: ShallowWaterSolver, state: ShallowWaterState, nsteps: int) -> jax.Array:
+_integrate_traced = jax.jit(_integrate, static_argnames=("count", "every", "remat"))
+_integrate_concrete = jax.jit(_integrate, static_argnames=("count", "remat"))
+
+
+@jax.jit
+def _first_bad_step(solver: ShallowWaterSolver, state: ShallowWaterState, nsteps: jax.Array) -> jax.Array:
     """1-based number of the first step after which the state is not finite."""
-    body, carry = _advance(solver, state, remat=False)
+    body = _one_step(solver)
 
-    def watched(carry: Any, _: None) -> tuple[Any, jax.Array]:
-        carry, _ = body(carry, None)
-        return carry, jnp.isfinite(carry[0]).all()
+    def go_on(carry: Any) -> jax.Array:
+        finite: jax.Array = jnp.isfinite(carry[0]).all()
+        more: jax.Array = carry[2] < nsteps
+        return more & finite
 
-    finite = jax.lax.scan(watched, carry, None, length=nsteps)[1]
-    return jnp.argmin(finite) + 1
+    count: jax.Array = jax.lax.while_loop(go_on, body, _carry(solver, state))[2]
+    return count
