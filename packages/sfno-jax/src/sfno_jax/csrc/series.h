@@ -39,8 +39,10 @@ SFNO_INLINE Vec sum_lanes(const Vec* v) {
 // Analysis: c[k] = (sum q_k F_even, sum x q_k F_odd), unreduced over lanes, to A[l-m] = sum P_l F for
 // `degrees` degrees, where
 //     alpha_k c_odd[k] = eps_{l+1} A_{l+1} + eps_l A_{l-1},   l = m + 2k,
-// is solved upwards (eps_l < eps_{l+1}: errors shrink).
-SFNO_INLINE void degrees_of_sums(const OrderTable& order, const Vec* sums, int degrees, double* A) {
+// is solved upwards (eps_l < eps_{l+1}: errors shrink). Degrees are `stride` doubles apart; when
+// their number is odd, one more is written.
+SFNO_INLINE void degrees_of_sums(const OrderTable& order, const Vec* sums, int degrees, double* A,
+                                 int64_t stride) {
   double real = 0, imag = 0;  // A_{l-1}
   alignas(64) double c[8];
   for (int k = 0; 2 * k < degrees; ++k) {
@@ -52,32 +54,37 @@ SFNO_INLINE void degrees_of_sums(const OrderTable& order, const Vec* sums, int d
     }
     const double* ck = kLanes == 8 && k % 2 == 1 ? c + 4 : c;
     const double alpha = order.alpha[0][k];
-    A[4 * k] = alpha * ck[0];
-    A[4 * k + 1] = alpha * ck[1];
+    double* even = A + 2 * k * stride;
+    double* odd = even + stride;
+    even[0] = alpha * ck[0];
+    even[1] = alpha * ck[1];
     const double inverse = 1 / order.eps[2 * k + 1];
     const double ratio = order.eps[2 * k] * inverse;
     real = alpha * inverse * ck[2] - ratio * real;
     imag = alpha * inverse * ck[3] - ratio * imag;
-    A[4 * k + 2] = real;
-    A[4 * k + 3] = imag;
+    odd[0] = real;
+    odd[1] = imag;
   }
 }
 
 // Synthesis, the transpose: coefficients A[l-m] of P_l to series[k] in q_k,
 //     sum_l A_l P_l = sum_k series_even[k] q_k + x sum_k series_odd[k] q_k,
 //     A_{l+1} = eps_{l+1} B_k + eps_{l+2} B_{k+1},   series_odd[k] = alpha_k B_k,   l = m + 2k.
-// A must be readable (as zeros) one degree past the end.
-SFNO_INLINE void series_of_degrees(const OrderTable& order, const double* A, int degrees,
-                                   double* series) {
+// Degrees are `stride` doubles apart.
+SFNO_INLINE void series_of_degrees(const OrderTable& order, const double* A, int64_t stride,
+                                   int degrees, double* series) {
+  static constexpr double kZero[2] = {0, 0};
   double real = 0, imag = 0;  // B_{k+1}
   for (int k = (degrees + 1) / 2 - 1; k >= 0; --k) {
     const double alpha = order.alpha[0][k];
-    series[4 * k] = alpha * A[4 * k];
-    series[4 * k + 1] = alpha * A[4 * k + 1];
+    const double* even = A + 2 * k * stride;
+    const double* odd = 2 * k + 1 < degrees ? even + stride : kZero;
+    series[4 * k] = alpha * even[0];
+    series[4 * k + 1] = alpha * even[1];
     const double inverse = 1 / order.eps[2 * k + 1];
     const double ratio = order.eps[2 * k + 2] * inverse;
-    real = inverse * A[4 * k + 2] - ratio * real;
-    imag = inverse * A[4 * k + 3] - ratio * imag;
+    real = inverse * odd[0] - ratio * real;
+    imag = inverse * odd[1] - ratio * imag;
     series[4 * k + 2] = alpha * real;
     series[4 * k + 3] = alpha * imag;
   }
@@ -88,55 +95,54 @@ SFNO_INLINE void series_of_degrees(const OrderTable& order, const double* A, int
 // for m = 0, E = 0 and D_l = -sqrt(l(l+1)) sin(theta) Q_{l,1} in the functions of order one. Vector
 // transforms are thus two scalar ones with one degree more.
 
-// A, B = sums of Q_l Vt, Q_l Vl for l = first, first+1, ..., lmax (first = max(m, 1)) to s_l, t_l for
-// l = m ... lmax-1 (complex, `columns` pairs apart each). sign = +1, or -1 for the conjugate.
 struct VectorDegrees {
   const OrderTable& order;
   int m, lmax;
-  double sign;
+  double sign;  // of i: +1, or -1 for the conjugate
 
   SFNO_INLINE double eps(int l) const { return order.eps[l - m]; }
 };
 
+// A, B = sums of Q_l Vt, Q_l Vl for l = max(m, 1) ... lmax (complex, contiguous) to s_l, t_l for
+// l = m ... lmax-1, `stride` doubles apart.
 SFNO_INLINE void vector_of_degrees(const VectorDegrees& v, const double* A, const double* B,
-                                   double* s, double* t) {
+                                   double* s, double* t, int64_t stride) {
   const int m = v.m;
   if (m == 0) {
     s[0] = s[1] = t[0] = t[1] = 0;
     for (int l = 1; l < v.lmax; ++l) {
       const double d = -__builtin_sqrt(static_cast<double>(l) * (l + 1));
       for (int c = 0; c < 2; ++c) {
-        s[2 * l + c] = d * A[2 * (l - 1) + c];
-        t[2 * l + c] = -d * B[2 * (l - 1) + c];
+        s[l * stride + c] = d * A[2 * (l - 1) + c];
+        t[l * stride + c] = -d * B[2 * (l - 1) + c];
       }
     }
     return;
   }
   const double im = v.sign * m;
-  for (int n = 0; m + n < v.lmax; ++n) {
+  for (int n = 0; m + n < v.lmax; ++n, s += stride, t += stride) {
     const int l = m + n;
     const double up = l * v.eps(l + 1), down = n > 0 ? (l + 1) * v.eps(l) : 0.0;
     const double* A0 = A + 2 * (n > 0 ? n - 1 : 0);
     const double* B0 = B + 2 * (n > 0 ? n - 1 : 0);
     // s = D A - i m B,  t = -D B - i m A
-    s[2 * n] = up * A[2 * n + 2] - down * A0[0] + im * B[2 * n + 1];
-    s[2 * n + 1] = up * A[2 * n + 3] - down * A0[1] - im * B[2 * n];
-    t[2 * n] = -(up * B[2 * n + 2] - down * B0[0]) + im * A[2 * n + 1];
-    t[2 * n + 1] = -(up * B[2 * n + 3] - down * B0[1]) - im * A[2 * n];
+    s[0] = up * A[2 * n + 2] - down * A0[0] + im * B[2 * n + 1];
+    s[1] = up * A[2 * n + 3] - down * A0[1] - im * B[2 * n];
+    t[0] = -(up * B[2 * n + 2] - down * B0[0]) + im * A[2 * n + 1];
+    t[1] = -(up * B[2 * n + 3] - down * B0[1]) - im * A[2 * n];
   }
 }
 
-// The transpose with i -> -i: s_l, t_l (l = m ... lmax-1) to coefficients A, B of Q_l,
-// l = first ... lmax.
+// The transpose with i -> -i: s_l, t_l to coefficients A, B of Q_l.
 SFNO_INLINE void degrees_of_vector(const VectorDegrees& v, const double* s, const double* t,
-                                   double* A, double* B) {
+                                   int64_t stride, double* A, double* B) {
   const int m = v.m;
   if (m == 0) {
     for (int l = 1; l <= v.lmax; ++l) {
       const double d = l < v.lmax ? -__builtin_sqrt(static_cast<double>(l) * (l + 1)) : 0.0;
       for (int c = 0; c < 2; ++c) {
-        A[2 * (l - 1) + c] = l < v.lmax ? d * s[2 * l + c] : 0.0;
-        B[2 * (l - 1) + c] = l < v.lmax ? -d * t[2 * l + c] : 0.0;
+        A[2 * (l - 1) + c] = l < v.lmax ? d * s[l * stride + c] : 0.0;
+        B[2 * (l - 1) + c] = l < v.lmax ? -d * t[l * stride + c] : 0.0;
       }
     }
     return;
@@ -149,17 +155,17 @@ SFNO_INLINE void degrees_of_vector(const VectorDegrees& v, const double* s, cons
     for (int c = 0; c < 2; ++c) {
       if (n > 0) {
         const double w = (l - 1) * v.eps(l);
-        Ds[c] += w * s[2 * (n - 1) + c];
-        Dt[c] += w * t[2 * (n - 1) + c];
+        Ds[c] += w * s[(n - 1) * stride + c];
+        Dt[c] += w * t[(n - 1) * stride + c];
       }
       if (n + 1 < degrees) {
         const double w = (l + 2) * v.eps(l + 1);
-        Ds[c] -= w * s[2 * (n + 1) + c];
-        Dt[c] -= w * t[2 * (n + 1) + c];
+        Ds[c] -= w * s[(n + 1) * stride + c];
+        Dt[c] -= w * t[(n + 1) * stride + c];
       }
       if (n < degrees) {
-        s0[c] = s[2 * n + c];
-        t0[c] = t[2 * n + c];
+        s0[c] = s[n * stride + c];
+        t0[c] = t[n * stride + c];
       }
     }
     // Vt = D s + i m t,  Vl = i m s - D t

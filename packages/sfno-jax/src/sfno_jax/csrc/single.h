@@ -10,41 +10,41 @@ namespace sfno::SFNO_ISA {
 
 // Scratch memory of one unit: kOrders orders of one field.
 struct SingleScratch {
-  int degrees;      // room per order, in complex numbers
-  double* lanes;    // [components][kOrders][4 * padded]
-  double* stage;    // [components][kOrders][degrees] complex
-  double* mixed;    // the same, for vector harmonics
+  int64_t steps;    // room for steps of the recurrence
   Vec* sums;        // [steps][4]
+  double* lanes;    // [components][kOrders][lane_size]
+  double* tile;     // [components][degree l][kGroup]: coefficients as in memory, in float64
+  double* A;        // [components][degree l-m] complex: coefficients of Q_l for vector harmonics
   double* series;   // [steps][4]
 
-  SFNO_INLINE int64_t lanes_size(const Job& job) const {
-    return int64_t{kOrders} * 4 * job.latitudes.padded;
-  }
-  SFNO_INLINE int64_t stage_size() const { return int64_t{kOrders} * degrees * 2; }
-
-  static int64_t bytes(const Job& job) {
-    const int degrees = room(job);
-    const int64_t doubles = int64_t{job.components} * kOrders * 4 * job.latitudes.padded +
-                            int64_t{2} * job.components * kOrders * degrees * 2 +
-                            int64_t{2} * degrees * (kLanes + 1) + 64;
-    return doubles * 8;
-  }
-  SingleScratch(const Job& job, void* memory) : degrees(room(job)) {
+  SingleScratch(const Job& job, void* memory) : steps(room(job)) {
     double* p = static_cast<double*>(memory);
-    const int64_t steps = degrees / 2;
     sums = reinterpret_cast<Vec*>(p);
     p += steps * 4 * kLanes;
     lanes = p;
-    p += lanes_size(job) * job.components;
+    p += lanes_of(job, job.components);
+    tile = p;
+    p += tile_of(job.components);
+    A = p;
+    p += A_of(job.components);
     series = p;
-    p += steps * 4;
-    stage = p;
-    p += stage_size() * job.components;
-    mixed = p;
   }
+  static int64_t bytes(const Job& job) {
+    SingleScratch s;
+    s.steps = room(job);
+    return 8 * (s.steps * 4 * (kLanes + 1) + s.lanes_of(job, job.components) +
+                s.tile_of(job.components) + s.A_of(job.components));
+  }
+  // Sizes of, and so offsets behind, so many components.
+  SFNO_INLINE int64_t lanes_of(const Job& job, int components) const {
+    return components * kOrders * lane_size(job.latitudes);
+  }
+  SFNO_INLINE int64_t tile_of(int components) const { return components * 2 * steps * kGroup; }
+  SFNO_INLINE int64_t A_of(int components) const { return components * 4 * steps; }
 
  private:
-  static int room(const Job& job) { return (job.lmax + 8) / 8 * 8 + 8; }
+  SingleScratch() = default;
+  static int64_t room(const Job& job) { return (job.lmax + 1) / 2 + 8; }
 };
 
 // The functions behind order m of a job: their table, first degree, number, and power of the sine.
@@ -65,6 +65,18 @@ struct OrderFunctions {
 
 SFNO_INLINE double order_sign(const Job& job, int m) { return job.csphase && m % 2 ? -1.0 : 1.0; }
 
+// (-1)^m for the numbers of a group of orders (whose first order is even).
+class GroupSigns {
+ public:
+  explicit GroupSigns(const Job& job) {
+    for (int p = 0; p < kGroup; ++p) signs_[p] = order_sign(job, p / 2);
+  }
+  SFNO_INLINE Vec of(int p) const { return load(signs_ + p); }
+
+ private:
+  alignas(64) double signs_[kGroup];
+};
+
 // Orders of the group that are transformed at all.
 SFNO_INLINE int active_orders(const Job& job, int m0) {
   const int end = smaller(smaller(job.mmax, job.nfreq), job.lmax);
@@ -82,44 +94,51 @@ void analysis_single(const Job& job, int64_t field, int m0, void* memory) {
   const int orders = active_orders(job, m0);
   const int width = smaller(kOrders, job.mmax - m0);
   const int64_t rows = int64_t{job.nlat} * job.nfreq * 2;
+  const int64_t plane = int64_t{job.lmax} * job.mmax * 2;
   const T* in = static_cast<const T*>(job.input) + field * job.components * rows;
-  T* out = static_cast<T*>(job.output) + field * job.components * int64_t{job.lmax} * job.mmax * 2;
+  T* out = static_cast<T*>(job.output) + field * job.components * plane;
   const bool vector = job.components == 2;
-  if (orders > 0) {
-    for (int c = 0; c < job.components; ++c) {
+  for (int c = 0; c < job.components; ++c) {
+    if (orders > 0) {
       fold(in + c * rows, job.nlat, job.nfreq, lat, m0, orders,
-           vector && m0 == 0 ? lat.sine : nullptr, scratch.lanes + c * scratch.lanes_size(job));
+           vector && m0 == 0 ? lat.sine : nullptr, scratch.lanes + scratch.lanes_of(job, c));
     }
+    // Entries m > l, and orders that are not transformed, stay zero.
+    double* tile = scratch.tile + scratch.tile_of(c);
+    const int end = orders < width ? job.lmax : smaller(job.lmax, m0 + kOrders);
+    for (int i = smaller(m0, end) * kGroup; i < end * kGroup; i += kLanes) store(tile + i, Vec{});
   }
   for (int i = 0; i < orders; ++i) {
     const OrderFunctions f(job, m0 + i);
     for (int c = 0; c < job.components; ++c) {
-      const int64_t at = c * scratch.lanes_size(job) + int64_t{i} * 4 * lat.padded;
-      for (int k = 0; k < 4 * (f.steps() + 1); ++k) scratch.sums[k] = Vec{};
-      Dot dot{scratch.lanes + at, scratch.sums};
+      const double* lanes = scratch.lanes + scratch.lanes_of(job, c) + i * lane_size(lat);
+      Dot dot{lanes, scratch.sums};
       run_order<kAnalysisBlock>(*f.table, f.steps(), f.power, lat, dot);
-      degrees_of_sums(*f.table, scratch.sums, f.degrees,
-                      scratch.stage + c * scratch.stage_size() + int64_t{i} * scratch.degrees * 2);
+      if (dot.write) dot.pass(0, f.steps(), false);  // nothing counted anywhere
+      if (f.steps() % 2) {
+        for (int p = 0; p < 4; ++p) scratch.sums[4 * f.steps() + p] = Vec{};
+      }
+      if (vector) {
+        degrees_of_sums(*f.table, scratch.sums, f.degrees, scratch.A + scratch.A_of(c), 2);
+      } else {
+        degrees_of_sums(*f.table, scratch.sums, f.degrees,
+                        scratch.tile + (m0 + i) * kGroup + 2 * i, kGroup);
+      }
     }
     if (vector) {
-      const double* A = scratch.stage + int64_t{i} * scratch.degrees * 2;
-      double* s = scratch.mixed + int64_t{i} * scratch.degrees * 2;
-      vector_of_degrees(vector_degrees(job, m0 + i), A, A + scratch.stage_size(), s,
-                        s + scratch.stage_size());
+      double* s = scratch.tile + (m0 + i) * kGroup + 2 * i;
+      vector_of_degrees(vector_degrees(job, m0 + i), scratch.A, scratch.A + scratch.A_of(1), s,
+                        s + scratch.tile_of(1), kGroup);
     }
   }
+  const GroupSigns signs(job);
   for (int c = 0; c < job.components; ++c) {
-    const double* stage = (vector ? scratch.mixed : scratch.stage) + c * scratch.stage_size();
-    T* plane = out + c * int64_t{job.lmax} * job.mmax * 2;
+    const double* tile = scratch.tile + scratch.tile_of(c);
     for (int l = 0; l < job.lmax; ++l) {
-      T* row = plane + (int64_t{l} * job.mmax + m0) * 2;
-      for (int i = 0; i < width; ++i) {
-        const int m = m0 + i;
-        const bool inside = i < orders && m <= l;
-        const double scale = inside ? job.degree_scale[l] * order_sign(job, m) : 0.0;
-        const double* a = stage + (int64_t{i} * scratch.degrees + (inside ? l - m : 0)) * 2;
-        row[2 * i] = inside ? static_cast<T>(scale * a[0]) : T(0);
-        row[2 * i + 1] = inside ? static_cast<T>(scale * a[1]) : T(0);
+      T* row = out + c * plane + (int64_t{l} * job.mmax + m0) * 2;
+      for (int p = 0; p < 2 * width; p += kLanes) {
+        const Vec a = l < m0 ? Vec{} : load(tile + l * kGroup + p) * signs.of(p);
+        store_row(row + p, l < m0 ? a : a * job.degree_scale[l], 2 * width - p);
       }
     }
   }
@@ -132,37 +151,36 @@ void synthesis_single(const Job& job, int64_t field, int m0, void* memory) {
   const int orders = active_orders(job, m0);
   const int width = smaller(kOrders, job.nfreq - m0);
   const int64_t rows = int64_t{job.nlat} * job.nfreq * 2;
-  const int64_t plane_size = int64_t{job.lmax} * job.mmax * 2;
-  const T* in = static_cast<const T*>(job.input) + field * job.components * plane_size;
+  const int64_t plane = int64_t{job.lmax} * job.mmax * 2;
+  const T* in = static_cast<const T*>(job.input) + field * job.components * plane;
   T* out = static_cast<T*>(job.output) + field * job.components * rows;
   const bool vector = job.components == 2;
+  const GroupSigns signs(job);
   for (int c = 0; c < job.components && orders > 0; ++c) {
-    double* stage = (vector ? scratch.mixed : scratch.stage) + c * scratch.stage_size();
+    double* tile = scratch.tile + scratch.tile_of(c);
     for (int l = m0; l < job.lmax; ++l) {
-      const T* row = in + c * plane_size + (int64_t{l} * job.mmax + m0) * 2;
-      for (int i = 0; i < smaller(orders, l - m0 + 1); ++i) {
-        const int m = m0 + i;
-        const double scale = job.degree_scale[l] * order_sign(job, m);
-        double* a = stage + (int64_t{i} * scratch.degrees + l - m) * 2;
-        a[0] = scale * static_cast<double>(row[2 * i]);
-        a[1] = scale * static_cast<double>(row[2 * i + 1]);
+      const T* row = in + c * plane + (int64_t{l} * job.mmax + m0) * 2;
+      for (int p = 0; p < 2 * orders; p += kLanes) {
+        store(tile + l * kGroup + p,
+              load_row(row + p, 2 * orders - p) * signs.of(p) * job.degree_scale[l]);
       }
     }
   }
   for (int i = 0; i < orders; ++i) {
     const OrderFunctions f(job, m0 + i);
-    double* A = scratch.stage + int64_t{i} * scratch.degrees * 2;
+    const double* s = scratch.tile + (m0 + i) * kGroup + 2 * i;
     if (vector) {
-      const double* s = scratch.mixed + int64_t{i} * scratch.degrees * 2;
-      degrees_of_vector(vector_degrees(job, m0 + i), s, s + scratch.stage_size(), A,
-                        A + scratch.stage_size());
+      degrees_of_vector(vector_degrees(job, m0 + i), s, s + scratch.tile_of(1), kGroup, scratch.A,
+                        scratch.A + scratch.A_of(1));
     }
     for (int c = 0; c < job.components; ++c) {
-      double* a = A + c * scratch.stage_size();
-      a[2 * f.degrees] = a[2 * f.degrees + 1] = 0;
-      series_of_degrees(*f.table, a, f.degrees, scratch.series);
-      double* lanes = scratch.lanes + c * scratch.lanes_size(job) + int64_t{i} * 4 * lat.padded;
-      for (int j = 0; j < 4 * lat.padded; j += kLanes) store(lanes + j, Vec{});
+      if (vector) {
+        series_of_degrees(*f.table, scratch.A + scratch.A_of(c), 2, f.degrees, scratch.series);
+      } else {
+        series_of_degrees(*f.table, s, kGroup, f.degrees, scratch.series);
+      }
+      double* lanes = scratch.lanes + scratch.lanes_of(job, c) + i * lane_size(lat);
+      for (int64_t j = 0; j < lane_size(lat); j += kLanes) store(lanes + j, Vec{});
       Sum<kSynthesisBlock> sum;
       sum.series = scratch.series;
       sum.field = lanes;
@@ -170,7 +188,7 @@ void synthesis_single(const Job& job, int64_t field, int m0, void* memory) {
     }
   }
   for (int c = 0; c < job.components; ++c) {
-    unfold(scratch.lanes + c * scratch.lanes_size(job), job.nlat, job.nfreq, lat, m0, orders, width,
+    unfold(scratch.lanes + scratch.lanes_of(job, c), job.nlat, job.nfreq, lat, m0, orders, width,
            vector && m0 == 0 ? lat.sine : nullptr, out + c * rows);
   }
 }

@@ -25,12 +25,6 @@ constexpr int kAnalysisBlock = 4, kSynthesisBlock = 2;
 #endif
 constexpr int kSkipSteps = 4;  // steps between two looks at the size of the skipped functions
 
-// The running pair of a block of registers.
-template <int N>
-struct Chain {
-  Vec q[N], previous[N], scale[N];
-};
-
 // One step in place: previous <- (a z + b) q - previous; the caller then swaps their roles.
 SFNO_INLINE Vec next(Vec a, Vec b, Vec z, Vec q, Vec previous) {
   return (a * z + b) * q - previous;
@@ -61,15 +55,31 @@ SFNO_INLINE void skip(const double* a, const double* b, Vec* q, Vec* previous, c
   }
 }
 
-// Sums over the latitudes of N registers: C[k] += sum_v q_k F_v, left unreduced over the lanes.
+// Sums over the latitudes of N registers: C[k] (+)= sum_v q_k F_v, left unreduced over the lanes. The
+// first pass over the steps writes, the others add.
 struct Dot {
   const double* field;  // lanes
   Vec* sums;            // [step][4]
+  bool write = true;
+
+  // Announces that steps < k0 stay without a sum, and that steps will be passed `once` or more often.
+  SFNO_INLINE void pass(int k0, int steps, bool once) {
+    if (!write) return;
+    for (int i = 0; i < 4 * (once ? k0 : steps); ++i) sums[i] = Vec{};
+    write = once;
+  }
+  SFNO_INLINE void passed() { write = false; }
 
   template <int N>
   SFNO_INLINE void step(int k, int v0, const Vec* q) {
     Vec* c = sums + 4 * k;
-    Vec s0 = c[0], s1 = c[1], s2 = c[2], s3 = c[3];
+    Vec s0{}, s1{}, s2{}, s3{};
+    if (!write) {
+      s0 = c[0];
+      s1 = c[1];
+      s2 = c[2];
+      s3 = c[3];
+    }
     const double* f = field + v0 * 4 * kLanes;
 #pragma GCC unroll 8
     for (int v = 0; v < N; ++v, f += 4 * kLanes) {
@@ -95,6 +105,9 @@ struct Sum {
   const double* series;  // [step][4]
   double* field;         // lanes
   Vec s[Block][4];
+
+  SFNO_INLINE void pass(int, int, bool) {}
+  SFNO_INLINE void passed() {}
 
   template <int N>
   SFNO_INLINE void begin(int v0) {
@@ -233,6 +246,8 @@ void run_order(const OrderTable& order, int steps, int power, const Latitudes& l
                         z + started * kLanes);
       k += kSkipSteps;
     }
+    if (started == 0) continue;
+    sums.pass(start[0], steps, !any_scaled);
     if (any_scaled) {
       for (int v = 0; v < started; ++v) {
         run_scaled(a, b, start[v], steps, q[v], previous[v], scale[v], z + v * kLanes, v0 + v,
@@ -246,6 +261,7 @@ void run_order(const OrderTable& order, int steps, int power, const Latitudes& l
         run_up_to<Block>(v + 1, a, b, start[v], start[v + 1], q, previous, z, v0, sums);
       }
     }
+    sums.passed();
   }
 }
 
