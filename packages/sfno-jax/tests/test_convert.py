@@ -122,6 +122,7 @@ def test_single_precision_loads_exactly_into_double():
 def test_what_the_other_side_lacks_is_refused():
     for options, message in (
         ({"spectral_bias": True}, "spectral_bias=True"),
+        ({"real_weights": True}, "real_weights=True"),
         ({"activation": "silu"}, "activation='silu'"),
         ({"norm": "instance_norm_s2"}, "norm='instance_norm_s2'"),
         ({"max_modes": (3, 3)}, r"max_modes=\(3, 3\)"),

@@ -73,6 +73,7 @@ BAD = [
     ({"max_modes": (1, 1)}, "2 degrees"),
     ({"analysis": "exact", "scale_factor": 1, "nlat": 17}, "17 degrees.*largest is 16"),
     ({"param_dtype": "bfloat16"}, "param_dtype='bfloat16'"),
+    ({"real_weights": True, "operator_type": "diagonal"}, "real_weights=True.*'diagonal'"),
     ({"spectral_bias": 1}, "spectral_bias=1.*true or false"),
 ]
 

@@ -75,7 +75,7 @@ OPTIONS = [
     },
     {"filter_type": "non-linear", "complex_activation": "modulus", "inner_skip": "linear", "activation": "silu"},
     {"filter_type": "non-linear", "complex_activation": "halfplane", "norm": "instance_norm", "use_mlp": False},
-    {"separable": True, "inner_skip": "identity", "activation": "relu", "encoder_layers": 2, "encoder_ratio": 1.5},
+    {"real_weights": True, "inner_skip": "identity", "activation": "relu", "encoder_layers": 2, "encoder_ratio": 1.5},
     {"separable": True, "operator_type": "diagonal", "outer_skip": "linear", "position_embedding": "learnable lat"},
     {"operator_type": "block-diagonal", "spectral_bias": True, "norm": "instance_norm_s2", "bias": True},
     {"operator_type": "diagonal", "variant": "makani", "position_embedding": "frequency", "out_channels": 3},

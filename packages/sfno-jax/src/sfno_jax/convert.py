@@ -305,10 +305,10 @@ def _torch_harmonics_rules(model: SFNO) -> Iterator[_Rule]:
 
 def _makani_rules(model: SFNO) -> Iterator[_Rule]:
     config = model.config
-    if config.variant != "makani" or config.spectral_bias:
+    if config.variant != "makani" or config.spectral_bias or config.real_weights:
         raise ValueError(
-            f"variant={config.variant!r}, spectral_bias={config.spectral_bias}: makani's network "
-            "is variant='makani' without spectral bias"
+            f"variant={config.variant!r}, spectral_bias={config.spectral_bias}, real_weights={config.real_weights}: "
+            "makani's network is variant='makani' without spectral bias and with complex weights"
         )
     if config.position_embedding == "direct":
         yield _Rule("pos_embed", "embedding.fields", _FIELDS)

@@ -293,16 +293,19 @@ class OperatorConfig:
 class SFNOConfig(OperatorConfig):
     """A Spherical Fourier Neural Operator (Bonev et al., ICML 2023).
 
-    `operator_type` of a linear filter is ``"driscoll-healy"`` (default: one matrix per degree l, the exact
-    rotation-equivariant convolution by a zonal kernel), ``"diagonal"`` (per mode l, m) or ``"block-diagonal"``
-    (per degree, mixing orders); of a non-linear one ``"diagonal"`` (default: one MLP shared by all modes) or
-    ``"l-dependant"`` (one per degree, makani's spelling).
+    `operator_type` of a linear filter is ``"driscoll-healy"`` (default: one matrix per degree l, convolution by
+    zonal kernels), ``"diagonal"`` (per mode l, m) or ``"block-diagonal"`` (per degree, mixing orders); of a
+    non-linear one ``"diagonal"`` (default: one MLP shared by all modes) or ``"l-dependant"`` (one per degree, makani's
+    spelling). With torch-harmonics' variant, scale_factor 1 and unlike kinds of grid, a block's residual stays where it
+    is though its filter's output moves to other latitudes; choose `grid_internal` = `grid` there.
 
     Attributes:
         grid: Latitudes of input and output, one of `sfno_jax.grids.GRIDS`.
         grid_internal: Latitudes between the first and the last block.
         position_embedding: Added after the encoder. torch-harmonics: ``"none"``, ``"sequence"``, ``"spectral"``,
             ``"learnable lat"``, ``"learnable latlon"``; makani: ``"none"``, ``"direct"``, ``"frequency"``.
+        real_weights: Real instead of complex weights per degree. Only these commute with all rotations; complex ones,
+            as in both public versions, with rotations about the poles.
         spectral_bias: Each filter adds (integral of the input channel over the sphere) x (a learned field's
             coefficients) before it mixes channels (torch-harmonics' library SpectralConvS2).
         analysis: ``"quadrature"`` as both public versions do, aliased on equiangular grids beyond half their degrees,
@@ -314,6 +317,7 @@ class SFNOConfig(OperatorConfig):
     grid: str = "equiangular"
     grid_internal: str = "legendre-gauss"
     position_embedding: str = "none"
+    real_weights: bool = False
     spectral_bias: bool = False
     analysis: str = "quadrature"
 
@@ -322,6 +326,7 @@ class SFNOConfig(OperatorConfig):
             object.__setattr__(self, name, canonical_grid(getattr(self, name)))
         _choice("analysis", self.analysis, ("quadrature", "exact"))
         _boolean("spectral_bias", self.spectral_bias)
+        _boolean("real_weights", self.real_weights)
         super().__post_init__()
         _choice("norm", self.norm, ("none", "instance_norm", "layer_norm", "instance_norm_s2"))
         embeddings = {
@@ -338,6 +343,11 @@ class SFNOConfig(OperatorConfig):
             else ("diagonal", "l-dependant")
         )
         _choice(f"operator_type (filter_type={self.filter_type!r})", self.operator_type, allowed)
+        if self.real_weights and (self.filter_type, self.operator_type) != ("linear", "driscoll-healy"):
+            raise ValueError(
+                f"real_weights=True is for the linear driscoll-healy filter, not for filter_type={self.filter_type!r}, "
+                f"operator_type={self.operator_type!r}"
+            )
         super()._check_filter()
 
     def _check_modes(self) -> None:

@@ -6,6 +6,10 @@ degree is therefore the most general linear, rotation-equivariant map:
 
     v_o,lm = sum_i W_oil u_i,lm                                          ("driscoll-healy")
 
+W must be real for that: a complex W acts on m < 0 as its conjugate, since the fields are real, and so turns the
+phase of eastward and westward waves in opposite senses. That commutes with rotations about the poles only, yet both
+public SFNOs have complex weights, so real ones are an option (`real_weights`).
+
 Weights per (l, m) are richer and break the equivariance ("diagonal"). The non-linear filter is an
 MLP in the coefficients with complex weights (makani's SpectralAttention).
 
@@ -69,6 +73,14 @@ def mix_per_degree(weight: jax.Array, u: jax.Array) -> jax.Array:
     return v.reshape(lmax, -1, batch, mmax).transpose(2, 1, 0, 3)
 
 
+def mix_per_degree_real(weight: jax.Array, u: jax.Array) -> jax.Array:
+    """`mix_per_degree` for a real W (o, i, l): real and imaginary parts are columns alike."""
+    batch, channels, lmax, mmax = u.shape
+    columns = split(u.transpose(2, 1, 0, 3).reshape(lmax, channels, batch * mmax), 2)
+    v = merge(jnp.matmul(weight.transpose(2, 0, 1), columns, precision=HIGHEST), 2)
+    return v.reshape(lmax, -1, batch, mmax).transpose(2, 1, 0, 3)
+
+
 class LinearFilter(nnx.Module):
     """Linear map of the coefficients.
 
@@ -80,6 +92,7 @@ class LinearFilter(nnx.Module):
             axis `in`. Stored real with a trailing axis 2.
         separable: No mixing of channels.
         gain: Initial weights are complex normal with variance gain / in.
+        real: Real weights (out, in, l), the exactly equivariant filter; only for ``"driscoll-healy"``.
         boost_mean: Multiply the initial l = 0 weights by sqrt(2), whose imaginary parts have no
             effect (makani).
         dtype: Of the weights.
@@ -95,6 +108,7 @@ class LinearFilter(nnx.Module):
         separable: bool,
         gain: float,
         boost_mean: bool,
+        real: bool = False,
         dtype: Any,
         rngs: nnx.Rngs,
     ) -> None:
@@ -108,13 +122,20 @@ class LinearFilter(nnx.Module):
         std = np.full((*(1 for _ in mixing), *per_mode, 1), math.sqrt(gain / (1 if separable else channels)))
         if boost_mean:
             std.swapaxes(0, len(mixing))[0] *= math.sqrt(2.0)
-        self.weight = ComplexParam(complex_normal(rngs, (*mixing, *per_mode), std, dtype))
+        self.weight: nnx.Param[jax.Array]
+        if real:
+            self.weight = nnx.Param(normal(rngs, (*mixing, lmax), std[..., 0], dtype))
+        else:
+            self.weight = ComplexParam(complex_normal(rngs, (*mixing, *per_mode), std, dtype))
+        self.real = real
         self.operator_type = operator_type
         self.separable = separable
 
     def __call__(self, u: jax.Array) -> jax.Array:
         """Map coefficients (batch, channels, lmax, mmax) to the same shape."""
         weight = self.weight[...]
+        if self.real:
+            return u * weight[..., None] if self.separable else mix_per_degree_real(weight, u)
         if self.separable:
             w = as_complex(weight)
             return u * (w[..., None] if self.operator_type == "driscoll-healy" else w)

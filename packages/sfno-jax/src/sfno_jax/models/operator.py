@@ -53,6 +53,7 @@ class SpectralConv(nnx.Module):
                 separable=config.separable,
                 gain=gain,
                 boost_mean=config.variant == "makani",
+                real=isinstance(config, SFNOConfig) and config.real_weights,
                 dtype=dtype,
                 rngs=rngs,
             )
@@ -371,10 +372,10 @@ class FourierNeuralOperator(nnx.Module):
             raise ValueError(f"{source} holds an {type(model).__name__}, not an {cls.__name__}")
         return model
 
-    def _checked(self, x: Any) -> jax.Array:
+    def _checked(self, fields: Any) -> jax.Array:
         config = self.config
         want = (config.in_channels, config.nlat, config.nlon)
-        x = real_array("x", x)
+        x: jax.Array = real_array("x", fields)
         if x.ndim not in (3, 4) or x.shape[-3:] != want:
             raise ValueError(
                 f"x has shape {x.shape}; expected (batch, in_channels={want[0]}, nlat={want[1]}, "
