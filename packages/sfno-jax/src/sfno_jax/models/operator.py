@@ -336,7 +336,7 @@ class FourierNeuralOperator(nnx.Module):
             return self._predict_named(x)
         x = np.asarray(x)
         normalised = self.statistics.normalise(x).astype(self.config.param_dtype)
-        y = _evaluate(nnx.view(self, deterministic=True), self._checked(normalised))
+        y = _evaluate(nnx.view(self, deterministic=True, raise_if_not_found=False), self._checked(normalised))
         dtype = x.dtype if x.dtype.kind == "f" else np.dtype(self.config.param_dtype)
         return self.statistics.denormalise(np.asarray(y)).astype(dtype)
 
