@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from sfno_jax.grids import quadrature
 from sfno_jax.legendre import associated_legendre, associated_legendre_derivatives
 
@@ -48,7 +49,7 @@ def test_poles_are_finite_and_right():
 
 
 def test_high_degree_does_not_underflow():
-    """Sectoral seeds near the pole underflow float64 from degree 1500; what grows out of them must be right all the same."""
+    """Sectoral seeds near the pole underflow float64 from degree 1500; what grows out of them must still be right."""
     lmax, m = 2048, 1600
     theta, weights = quadrature("legendre-gauss", lmax)
     x = np.cos(theta)
