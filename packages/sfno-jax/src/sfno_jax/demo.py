@@ -32,13 +32,18 @@ from sfno_jax.plotting import (
     spectrum_figure,
     triptych,
 )
+from sfno_jax.spectral import power_spectrum
 from sfno_jax.training import TrainingConfig, load_config
-from sfno_jax.training.rollout import LeadScores, evaluate_leads, rollout
+from sfno_jax.training.rollout import rollout, rollout_chunks
+from sfno_jax.transforms import RealSHT
 
 __all__ = ["DemoSettings", "main"]
 
 States = NDArray[np.float32]
+Floats = NDArray[np.float64]
 
+_LMAX = 11  # of the solver: what the networks see is resolved many times over
+_ONE_STEP = "one-step training"
 _COLOURS = {"SFNO": "#2563a8", "FNO": "#d9622b"}
 
 
@@ -92,6 +97,23 @@ class _Result:
 
 
 @dataclass(frozen=True)
+class _Rollout:
+    """Rollouts of a network.
+
+    Attributes:
+        states: (lead, sample, channel, nlat, nlon) up to the longest lead, normalised.
+        error: (lead, sample) relative L2.
+        largest: (step, sample) largest absolute value [std].
+        bounded: (sample,) steps before the bound is exceeded.
+    """
+
+    states: States
+    error: Floats
+    largest: Floats
+    bounded: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class _Trained:
     """A network after each stage, with the optimiser steps each took."""
 
@@ -133,17 +155,22 @@ def main(out: Path, settings: DemoSettings | None = None) -> None:
         ["network", "parameters", "one-step iterations", "multi-step iterations", "seconds"],
         [[n.name, n.parameters, *n.steps, settings.seconds] for n in networks],
     )
-    _say("scoring rollouts beside persistence")
-    scores = _scores(networks, exact, result, out, settings)
-    _say(f"rolling out {settings.long} steps")
-    bounded = _stability(networks, exact[:, 0], result, out, settings)
+    _say(f"rolling out {settings.long} steps from {settings.samples} new states, beside persistence")
+    rollouts = {
+        f"{network.name}, {stage}": _roll(forecaster, exact, settings)
+        for network in networks
+        for stage, forecaster in ((_ONE_STEP, network.one_step), (_tuned(settings), network.tuned))
+    }
+    _errors(rollouts, exact, result, out, settings)
+    _stability(rollouts, result, out, settings)
     _say("drawing")
-    _rollout_pictures(networks, truth, out, result, settings)
+    forecasts = {n.name: rollouts[f"{n.name}, {_tuned(settings)}"].states[:, 0] for n in networks}
+    _rollout_pictures(networks[0].tuned, forecasts, truth, out, result, settings)
     _say(f"the same weights at {settings.fine[0]} x {settings.fine[1]}, without retraining")
-    _finer(networks[0], config, scores, out, result, settings)
+    _finer(networks[0].tuned, config, rollouts[f"SFNO, {_tuned(settings)}"], out, result, settings)
 
     spent = time.perf_counter() - began
-    summary = _summary(scores, bounded, settings, spent)
+    summary = _summary(rollouts, settings, spent)
     values = {
         "title": "Spherical Fourier Neural Operators on shallow water",
         "summary": summary,
@@ -179,7 +206,7 @@ def _config(kind: str, settings: DemoSettings) -> TrainingConfig:
     preset["data"] |= {
         "trajectories": settings.trajectories,
         "steps": settings.hours,
-        "lmax": 11,
+        "lmax": _LMAX,
         "solver_seconds": 600.0,
         "validation_trajectories": 1,
     }
@@ -206,70 +233,81 @@ def _train(name: str, config: TrainingConfig, data: Data, settings: DemoSettings
     return _Trained(name, parameter_count(after[0].model), (steps[0], steps[1]), after[0], after[1])
 
 
-def _scores(
-    networks: list[_Trained], exact: States, result: _Result, out: Path, settings: DemoSettings
-) -> dict[str, LeadScores]:
+def _tuned(settings: DemoSettings) -> str:
+    return f"{settings.n_future}-step tuned"
+
+
+def _roll(forecaster: Forecaster, exact: States, settings: DemoSettings) -> _Rollout:
+    """Roll out from the first true states, until the end or until every rollout has left its bounds."""
+    first = max(settings.leads)
+    kept, largest = np.empty(0, np.float32), np.full((settings.long, len(exact)), np.inf)
+    for number, states in enumerate(rollout_chunks(forecaster.stepper, exact[:, 0], settings.long, chunk=first)):
+        if number == 0:
+            kept = states
+        with np.errstate(invalid="ignore"):
+            peak = np.abs(states).max((2, 3, 4))
+        at = number * first
+        largest[at : at + len(states)] = np.where(np.isfinite(peak), peak, np.inf)
+        if (largest[: at + len(states)] > settings.bound).any(0).all():
+            break  # what comes after is not better
+    beyond = largest > settings.bound
+    bounded = np.where(beyond.any(0), beyond.argmax(0), settings.long)
+    return _Rollout(kept, _relative_l2(kept, exact, forecaster.grid), largest, bounded)
+
+
+def _relative_l2(states: States, exact: States, grid: SphereGrid) -> Floats:
+    """Error of states (lead, sample, channel, nlat, nlon) over the norm of the truth: (lead, sample)."""
+    truth = np.swapaxes(exact[:, 1 : len(states) + 1], 0, 1).astype(np.float64)
+    error = ((states - truth) ** 2 * grid.area_weights).sum((2, 3, 4))
+    return np.asarray(np.sqrt(error / (truth**2 * grid.area_weights).sum((2, 3, 4))))
+
+
+def _persistence(exact: States, grid: SphereGrid, leads: int) -> Floats:
+    return _relative_l2(np.repeat(exact[None, :, 0], leads, axis=0), exact, grid)
+
+
+def _line(label: str) -> dict[str, Any]:
+    return {"color": _COLOURS[label.partition(",")[0]], "linestyle": "--" if label.endswith(_ONE_STEP) else "-"}
+
+
+def _errors(rollouts: dict[str, _Rollout], exact: States, result: _Result, out: Path, settings: DemoSettings) -> None:
     """L2 at the leads before and after the fine-tune, and the growth of errors as a picture."""
-    every = list(range(1, max(settings.leads) + 1))
-    scores: dict[str, LeadScores] = {}
-    curves: dict[str, Any] = {}
-    styles: dict[str, dict[str, Any]] = {}
-    for network in networks:
-        for label, forecaster in ((f"{network.name}, one-step", network.one_step), (network.name, network.tuned)):
-            scores[label] = evaluate_leads(forecaster.stepper, exact, every, forecaster.grid.kind)
-            curves[label if "," in label else f"{label}, {settings.n_future}-step tuned"] = scores[label].relative_l2
-    for label in curves:
-        one = "one-step" in label
-        styles[label] = {"color": _COLOURS[label.split(",")[0]], "linestyle": "--" if one else "-"}
-    curves["persistence"] = scores["SFNO"].persistence_l2
-    styles["persistence"] = {"color": "#6b7280", "linewidth": 1.2}
+    every = np.arange(1, max(settings.leads) + 1)
+    errors = {label: one.error for label, one in rollouts.items()}
+    errors["persistence"] = _persistence(exact, SphereGrid(*exact.shape[-2:]), len(every))
+    rows = [[label, *(error[lead - 1].mean() for lead in settings.leads)] for label, error in errors.items()]
+    title = f"Relative L2 error, mean of {settings.samples} test trajectories"
+    result.table(title, ["model", *(f"{lead} h" for lead in settings.leads)], rows)
     figure = curve_figure(
         every,
-        {label: np.where(values < 10, values, np.nan) for label, values in curves.items()},
-        styles=styles,
+        {label: np.where(error < 10, error, np.nan) for label, error in errors.items()},
+        styles={**{label: _line(label) for label in rollouts}, "persistence": {"color": "#6b7280", "linewidth": 1.2}},
         xlabel="lead [h]",
         title=f"Error of rollouts, {settings.samples} new trajectories",
     )
-    result.figure(save_figure(figure, out / "errors.png"), "Relative L2 error; bands run over the test trajectories")
-    rows = [
-        [label, *(score.relative_l2[lead - 1].mean() for lead in settings.leads)]
-        for label, score in {**{k.replace("one-step", "one-step training"): v for k, v in scores.items()}}.items()
-    ]
-    rows = [[row[0] if "," in row[0] else f"{row[0]}, {settings.n_future}-step tuned", *row[1:]] for row in rows]
-    persistence = [scores["SFNO"].persistence_l2[lead - 1].mean() for lead in settings.leads]
-    rows.append(["persistence", *persistence])
-    columns = ["model", *(f"{lead} h" for lead in settings.leads)]
-    result.table(f"Relative L2 error, mean of {settings.samples} test trajectories", columns, rows)
-    return scores
+    caption = "Relative L2 error: median and range over the test trajectories"
+    result.figure(save_figure(figure, out / "errors.png"), caption)
 
 
-def _stability(
-    networks: list[_Trained], initial: States, result: _Result, out: Path, settings: DemoSettings
-) -> dict[str, NDArray[np.int64]]:
+def _stability(rollouts: dict[str, _Rollout], result: _Result, out: Path, settings: DemoSettings) -> None:
     """How long each rollout stays bounded."""
-    rows, curves, bounded = [], {}, {}
-    styles: dict[str, dict[str, Any]] = {}
-    for network in networks:
-        for stage, forecaster in (("one-step training", network.one_step), ("tuned", network.tuned)):
-            states = rollout(forecaster.stepper, initial, settings.long)
-            with np.errstate(invalid="ignore"):
-                largest = np.abs(states).max((2, 3, 4))
-            largest = np.where(np.isfinite(largest), largest, np.inf)
-            beyond = largest > settings.bound
-            steps = np.where(beyond.any(0), beyond.argmax(0), settings.long)
-            label = f"{network.name}, {stage}"
-            bounded[label] = steps
-            curves[label] = np.minimum(largest, 1e4)
-            styles[label] = {"color": _COLOURS[network.name], "linestyle": "-" if stage == "tuned" else "--"}
-            whole = int((steps == settings.long).sum())
-            rows.append([label, f"{whole} of {len(steps)}", int(np.median(steps)), int(steps.min()), largest[-1].max()])
+    rows = [
+        [
+            label,
+            f"{(one.bounded == settings.long).sum()} of {len(one.bounded)}",
+            int(np.median(one.bounded)),
+            int(one.bounded.min()),
+            one.largest[-1].max(),
+        ]
+        for label, one in rollouts.items()
+    ]
     title = f"Rollouts of {settings.long} steps: bounded means within {settings.bound:g} standard deviations"
     columns = ["model", "bounded to the end", "median steps", "fewest steps", "largest value at the end [std]"]
     result.table(title, columns, rows)
     figure = curve_figure(
         np.arange(1, settings.long + 1),
-        curves,
-        styles=styles,
+        {label: np.minimum(one.largest, 1e4) for label, one in rollouts.items()},
+        styles={label: _line(label) for label in rollouts},
         xlabel="step [h]",
         ylabel="largest value [std]",
         title=f"Stability over {settings.long} steps",
@@ -278,32 +316,30 @@ def _stability(
     )
     caption = "Largest value of each rollout: median and range over the test trajectories (cut at 10,000)"
     result.figure(save_figure(figure, out / "stability.png"), caption)
-    return bounded
 
 
 def _rollout_pictures(
-    networks: list[_Trained], truth: States, out: Path, result: _Result, settings: DemoSettings
+    forecaster: Forecaster,
+    forecasts: dict[str, States],
+    truth: States,
+    out: Path,
+    result: _Result,
+    settings: DemoSettings,
 ) -> None:
     """Animation, triptych and spectra of the first test trajectory."""
-    from sfno_jax.spectral import power_spectrum
-    from sfno_jax.transforms import RealSHT
-
-    sfno = networks[0].tuned
-    grid, last = sfno.grid, max(settings.leads)
-    forecasts = {}
-    for network in networks:
-        start = network.tuned.normalizer.normalize(truth[:1, 0])
-        states = rollout(network.tuned.stepper, start, last)[:, 0]
-        forecasts[network.name] = np.concatenate([truth[0, :1], network.tuned.normalizer.denormalize(states)])
+    grid, last = forecaster.grid, max(settings.leads)
+    fields = {"solver": truth[0, :, 1]}
+    for name, states in forecasts.items():
+        fields[name] = np.concatenate([truth[0, :1, 1], forecaster.normalizer.denormalize(states)[:, 1]])
     shown = np.unique(np.linspace(0, last, min(last + 1, settings.frames)).astype(int))
-    panels = {"solver": truth[0, shown, 1], **{name: states[shown, 1] for name, states in forecasts.items()}}
     captions = [f"{i} h" for i in shown]
+    panels = {name: values[shown] for name, values in fields.items()}
     path = animate(panels, grid, out / "rollout.gif", captions=captions, title="vorticity", units="s-1", pixels=190)
     result.figure(path, f"Vorticity over {last} h: solver, SFNO and FNO from the same initial state")
     middle = settings.leads[-2]
     figure = triptych(
-        truth[0, middle, 1],
-        forecasts["SFNO"][middle, 1],
+        fields["solver"][middle],
+        fields["SFNO"][middle],
         grid,
         title=f"SFNO, vorticity after {middle} h",
         units="s-1",
@@ -311,49 +347,41 @@ def _rollout_pictures(
     )
     result.figure(save_figure(figure, out / "triptych.png"), f"Solver, SFNO and their difference after {middle} h")
     sht = RealSHT(*grid.shape, grid=grid.kind)
-    powers = {"solver": truth[0, last, 1], **{name: states[last, 1] for name, states in forecasts.items()}}
-    figure = spectrum_figure(
-        {name: np.asarray(power_spectrum(sht(values * 1e5))) * 1e-10 for name, values in powers.items()},
-        truncation=11,
-        title=f"Vorticity after {last} h",
-        units="s-2",
-    )
+    powers = {
+        name: np.asarray(power_spectrum(sht((1e5 * values[last]).astype(np.float32)))) * 1e-10
+        for name, values in fields.items()
+        if np.isfinite(values[last]).all()
+    }
+    figure = spectrum_figure(powers, truncation=_LMAX, title=f"Vorticity after {last} h", units="s-2")
     result.figure(save_figure(figure, out / "spectrum.png"), f"Power per degree of the vorticity after {last} h")
 
 
 def _finer(
-    network: _Trained,
-    config: TrainingConfig,
-    scores: dict[str, LeadScores],
-    out: Path,
-    result: _Result,
-    settings: DemoSettings,
+    coarse: Forecaster, config: TrainingConfig, known: _Rollout, out: Path, result: _Result, settings: DemoSettings
 ) -> None:
     """The tuned SFNO on a grid it never saw, from the same initial states."""
     nlat, nlon = settings.fine
-    fine = network.tuned.on_grid(nlat, nlon)
-    steps = max(settings.leads)
+    fine, steps = coarse.on_grid(nlat, nlon), max(settings.leads)
     truth = true_trajectories(config, settings.samples, steps, settings.seed + 2, nlat=nlat, nlon=nlon)
     exact = fine.normalizer.normalize(truth)
-    score = evaluate_leads(fine.stepper, exact, settings.leads, fine.grid.kind)
-    coarse = [scores["SFNO"].relative_l2[lead - 1].mean() for lead in settings.leads]
-    grid = network.tuned.grid
+    states = rollout(fine.stepper, exact[:, 0], steps)
+    at = [lead - 1 for lead in settings.leads]
+    rows = {
+        f"{coarse.grid.nlat} x {coarse.grid.nlon} (trained)": known.error,
+        f"{nlat} x {nlon}": _relative_l2(states, exact, fine.grid),
+        "persistence": _persistence(exact, fine.grid, steps),
+    }
     result.table(
         f"The same SFNO weights at {nlat} x {nlon}, without retraining: relative L2 error",
         ["grid", *(f"{lead} h" for lead in settings.leads)],
-        [
-            [f"{grid.nlat} x {grid.nlon} (trained)", *coarse],
-            [f"{nlat} x {nlon}", *score.relative_l2.mean(1)],
-            ["persistence", *score.persistence_l2.mean(1)],
-        ],
+        [[label, *error[at].mean(1)] for label, error in rows.items()],
     )
     lead = settings.leads[-2]
-    forecast = fine.normalizer.denormalize(rollout(fine.stepper, exact[:1, 0], lead)[-1, 0])
     figure = triptych(
         truth[0, lead, 1],
-        forecast[1],
+        fine.normalizer.denormalize(states[lead - 1, 0])[1],
         fine.grid,
-        title=f"Trained at {grid.nlat} x {grid.nlon}, run at {nlat} x {nlon}: vorticity after {lead} h",
+        title=f"Trained at {coarse.grid.nlat} x {coarse.grid.nlon}, run at {nlat} x {nlon}: vorticity after {lead} h",
         units="s-1",
         names=("solver", "SFNO", "error"),
     )
@@ -400,17 +428,12 @@ def _real_wind(out: Path, result: _Result) -> None:
     result.figure(save_figure(figure, out / "helmholtz.png", dpi=90), f"Real wind, taken apart. {sample.attribution}")
 
 
-def _summary(
-    scores: dict[str, LeadScores], bounded: dict[str, NDArray[np.int64]], settings: DemoSettings, spent: float
-) -> str:
+def _summary(rollouts: dict[str, _Rollout], settings: DemoSettings, spent: float) -> str:
     first, last = settings.leads[0], settings.leads[-1]
-
-    def l2(name: str, lead: int) -> str:
-        return f"{_plain(scores[name].relative_l2[lead - 1].mean())}"
-
-    whole = {name: int((bounded[f"{name}, tuned"] == settings.long).sum()) for name in ("SFNO", "FNO")}
-    return (
-        f"L2 at {first} / {last} h: SFNO {l2('SFNO', first)} / {l2('SFNO', last)}, "
-        f"FNO {l2('FNO', first)} / {l2('FNO', last)}; bounded for {settings.long} steps: SFNO {whole['SFNO']}, "
-        f"FNO {whole['FNO']} of {settings.samples}; {spent:.0f} s"
-    )
+    parts = []
+    for name in _COLOURS:
+        one = rollouts[f"{name}, {_tuned(settings)}"]
+        errors = " / ".join(str(_plain(one.error[lead - 1].mean())) for lead in (first, last))
+        whole = int((one.bounded == settings.long).sum())
+        parts.append(f"{name} {errors}, bounded in {whole} of {settings.samples} rollouts of {settings.long} steps")
+    return f"L2 at {first} / {last} h: {'; '.join(parts)}; {spent:.0f} s"
