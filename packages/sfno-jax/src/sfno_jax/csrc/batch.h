@@ -6,13 +6,13 @@
 // sin(theta) near the poles would cost float32 its last digits.
 #pragma once
 
+#include "field_columns.h"
 #include "fold.h"
 #include "job.h"
 #include "legendre_block.h"
 #include "matrix_product.h"
 #include "series.h"
 #include "single.h"
-#include "transpose.h"
 
 namespace sfno::SFNO_ISA {
 
@@ -25,7 +25,7 @@ SFNO_INLINE int64_t fields_per_unit(const Job& job, int64_t compute_bytes) {
   const int64_t per_field = kOrders * (2 * job.latitudes.padded + job.lmax + 24) * 2 *
                             compute_bytes * job.components;
   int64_t fit = kTileBytes / per_field / 8 * 8;
-  if (fit < 8 * 2 / job.components) fit = 8 * 2 / job.components;
+  if (fit < 8) fit = 8;
   const int64_t tiles = (job.batch + fit - 1) / fit;
   return (job.batch + tiles - 1) / tiles;
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "job.h"
+#include "prefetch.h"
 #include "simd.h"
 #include "transpose.h"
 
@@ -48,6 +49,11 @@ template <typename T>
 void fold(const T* rows, int nlat, int nfreq, const Latitudes& lat, int m0, int orders,
           const double* first_factor, double* lanes) {
   for (int j = 0; j < lat.padded; j += kLanes) {
+    for (int r = kLanes; r < smaller(2 * kLanes, lat.count - j); ++r) {
+      const int row = lat.count - 1 - (j + r);
+      prefetch<0>(rows + (int64_t{row} * nfreq + m0) * 2, orders);
+      prefetch<0>(rows + (int64_t{nlat - 1 - row} * nfreq + m0) * 2, orders);
+    }
     for (int c0 = 0; c0 < 2 * orders; c0 += kLanes) {
       Vec even[kLanes], odd[kLanes];
       for (int r = 0; r < kLanes; ++r) {
@@ -81,6 +87,11 @@ void unfold(const double* lanes, int nlat, int nfreq, const Latitudes& lat, int 
   for (int j = 0; j < lat.padded; j += kLanes) {
     const Vec x = load(lat.x + j);
     const Vec wn = load(lat.weight_north + j), ws = load(lat.weight_south + j);
+    for (int r = kLanes; r < smaller(2 * kLanes, lat.count - j); ++r) {
+      const int row = lat.count - 1 - (j + r);
+      prefetch<1>(rows + (int64_t{row} * nfreq + m0) * 2, width);
+      prefetch<1>(rows + (int64_t{nlat - 1 - row} * nfreq + m0) * 2, width);
+    }
     for (int c0 = 0; c0 < 2 * width; c0 += kLanes) {
       Vec up[kLanes], down[kLanes];
       for (int c = c0; c < c0 + kLanes; c += 2) {

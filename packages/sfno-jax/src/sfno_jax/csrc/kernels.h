@@ -5,13 +5,11 @@
 #include "batch.h"
 #include "single.h"
 
-#define SFNO_BATCH_MIN 4
-
 namespace sfno::SFNO_ISA {
 
 // From this many fields on, sharing the Legendre functions between them beats summing each field
 // along the lanes (measured; see docs/decisions/004-native-legendre-kernel.md).
-SFNO_INLINE bool use_batch(const Job& job) { return job.batch >= SFNO_BATCH_MIN; }
+SFNO_INLINE bool use_batch(const Job& job) { return job.batch >= 4; }
 
 // How the work of a job is cut: groups of orders by tiles of fields. Units of small m, the long ones,
 // come first.

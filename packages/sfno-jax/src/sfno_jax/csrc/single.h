@@ -3,10 +3,13 @@
 
 #include "fold.h"
 #include "job.h"
+#include "prefetch.h"
 #include "series.h"
 #include "single_order.h"
 
 namespace sfno::SFNO_ISA {
+
+constexpr int64_t kRowsAhead = 12;  // of coefficients: a row is a few instructions
 
 // Scratch memory of one unit: kOrders orders of one field.
 struct SingleScratch {
@@ -136,6 +139,7 @@ void analysis_single(const Job& job, int64_t field, int m0, void* memory) {
     const double* tile = scratch.tile + scratch.tile_of(c);
     for (int l = 0; l < job.lmax; ++l) {
       T* row = out + c * plane + (int64_t{l} * job.mmax + m0) * 2;
+      prefetch<1>(row + 2 * kRowsAhead * job.mmax, width);
       for (int p = 0; p < 2 * width; p += kLanes) {
         const Vec a = l < m0 ? Vec{} : load(tile + l * kGroup + p) * signs.of(p);
         store_row(row + p, l < m0 ? a : a * job.degree_scale[l], 2 * width - p);
@@ -160,6 +164,7 @@ void synthesis_single(const Job& job, int64_t field, int m0, void* memory) {
     double* tile = scratch.tile + scratch.tile_of(c);
     for (int l = m0; l < job.lmax; ++l) {
       const T* row = in + c * plane + (int64_t{l} * job.mmax + m0) * 2;
+      prefetch<0>(row + 2 * kRowsAhead * job.mmax, orders);
       for (int p = 0; p < 2 * orders; p += kLanes) {
         store(tile + l * kGroup + p,
               load_row(row + p, 2 * orders - p) * signs.of(p) * job.degree_scale[l]);

@@ -1,16 +1,11 @@
-// Between arrays whose last axis is the order m and matrices whose last axis is the field.
-//
-// In memory a row of Fourier or spectral coefficients of one field is contiguous in m; the matrix
-// products want the fields contiguous. Blocks of kLanes orders by kLanes fields of complex64 (64 bits
-// each) are transposed in registers.
+// Transposes of blocks of numbers or of complex numbers in registers.
 #pragma once
 
-#include "job.h"
 #include "simd.h"
 
 namespace sfno::SFNO_ISA {
 
-// Transposes a kLanes x kLanes block of 64-bit elements.
+// Transposes kLanes x kLanes elements of 64 bits: doubles, or complex64 numbers.
 SFNO_INLINE void transpose(Vec* v) {
 #if SFNO_VECTOR_BYTES == 64
   Vec t[8], u[8];
@@ -45,235 +40,81 @@ SFNO_INLINE void transpose(Vec* v) {
 #endif
 }
 
-using FloatVec = Simd<float>::Full;  // kLanes complex64 numbers
-
-SFNO_INLINE void store_as(float* p, FloatVec v) {
-  *reinterpret_cast<Simd<float>::FullUnaligned*>(p) = v;
-}
-SFNO_INLINE void store_as(double* p, FloatVec v) {
-  for (int i = 0; i < 2 * kLanes; ++i) p[i] = static_cast<double>(v[i]);
-}
-SFNO_INLINE FloatVec load_as_float(const float* p) {
-  return *reinterpret_cast<const Simd<float>::FullUnaligned*>(p);
-}
-SFNO_INLINE FloatVec load_as_float(const double* p) {
-  FloatVec v;
-  for (int i = 0; i < 2 * kLanes; ++i) v[i] = static_cast<float>(p[i]);
-  return v;
-}
-
-// `count` <= kLanes complex numbers, the rest zero.
-SFNO_INLINE FloatVec load_some(const float* p, int count) {
-  if (count >= kLanes) return load_as_float(p);
-  FloatVec v{};
-  __builtin_memcpy(&v, p, sizeof(float) * 2 * static_cast<size_t>(count));
-  return v;
-}
-SFNO_INLINE void store_some(float* p, FloatVec v, int count) {
-  if (count >= kLanes) {
-    store_as(p, v);
-  } else {
-    __builtin_memcpy(p, &v, sizeof(float) * 2 * static_cast<size_t>(count));
+// Transposes kLanes/2 x kLanes/2 elements of 128 bits: complex128 numbers.
+SFNO_INLINE void transpose_pairs([[maybe_unused]] Vec* v) {
+#if SFNO_VECTOR_BYTES == 64
+  Vec t[4];
+  for (int i = 0; i < 4; i += 2) {
+    t[i] = __builtin_shufflevector(v[i], v[i + 1], 0, 1, 8, 9, 4, 5, 12, 13);
+    t[i + 1] = __builtin_shufflevector(v[i], v[i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
   }
+  for (int k = 0; k < 2; ++k) {
+    v[k] = __builtin_shufflevector(t[k], t[k + 2], 0, 1, 2, 3, 8, 9, 10, 11);
+    v[k + 2] = __builtin_shufflevector(t[k], t[k + 2], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+#elif SFNO_VECTOR_BYTES == 32
+  const Vec a = v[0], b = v[1];
+  v[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+  v[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+#endif
 }
 
-// Rows of Fourier coefficients are visited a cache line at a time, one line in every row of every field:
-// a pattern no hardware prefetcher follows.
-constexpr int kAhead = 3;
-
+// A register of complex numbers of real type D.
 template <typename D>
-SFNO_INLINE void prefetch(const D* p, int orders) {
-  __builtin_prefetch(p);
-  __builtin_prefetch(p + 2 * orders - 1);
-}
+struct Complexes {
+  static constexpr int kCount = SFNO_VECTOR_BYTES / (2 * sizeof(D));
+  using Register = typename Simd<D>::Full;
+  using Memory = typename Simd<D>::FullUnaligned;
 
-template <typename D>
-SFNO_INLINE void prefetch_to_write(const D* p, int orders) {
-  __builtin_prefetch(p, 1);
-  __builtin_prefetch(p + 2 * orders - 1, 1);
-}
-
-// out[order][...fields] <- in[field * stride + order], complex.
-template <typename D, typename T>
-void gather_orders(const D* in, int64_t stride, int orders, int64_t fields, int64_t row, T* const* out) {
-  for (int64_t b = 0; b < fields; ++b) prefetch(in + b * stride + kAhead * 2 * row, orders);
-  if constexpr (sizeof(D) == 4) {
-    for (int i = 0; i < orders; i += kLanes) {
-      for (int64_t b = 0; b < fields; b += kLanes) {
-        Vec v[kLanes];
-        for (int r = 0; r < kLanes; ++r) {
-          const int count = b + r < fields ? smaller(orders - i, kLanes) : 0;
-          v[r] = reinterpret_cast<Vec>(load_some(in + (b + r) * stride + 2 * i, count));
-        }
-        transpose(v);
-        for (int r = 0; r < smaller(kLanes, orders - i); ++r) {
-          store_as(out[i + r] + 2 * b, reinterpret_cast<FloatVec>(v[r]));
-        }
-      }
-    }
-  } else {
-    for (int64_t b = 0; b < fields; ++b) {
-      for (int i = 0; i < orders; ++i) {
-        out[i][2 * b] = static_cast<T>(in[b * stride + 2 * i]);
-        out[i][2 * b + 1] = static_cast<T>(in[b * stride + 2 * i + 1]);
-      }
-    }
+  // `count` complex numbers, the rest zero.
+  static SFNO_INLINE Register load(const D* p, int count = kCount) {
+    if (count >= kCount) return *reinterpret_cast<const Memory*>(p);
+    Register v{};
+    for (int i = 0; i < 2 * count; ++i) v[i] = p[i];
+    return v;
   }
-}
-
-// out[field * stride + order] <- in[order][...fields]; a null row of `in` is zero.
-template <typename T, typename D>
-void scatter_orders(const T* const* in, int orders, int64_t fields, int64_t row, D* out, int64_t stride) {
-  for (int64_t b = 0; b < fields; ++b) prefetch_to_write(out + b * stride + kAhead * 2 * row, orders);
-  if constexpr (sizeof(D) == 4) {
-    for (int i = 0; i < orders; i += kLanes) {
-      for (int64_t b = 0; b < fields; b += kLanes) {
-        Vec v[kLanes];
-        for (int r = 0; r < kLanes; ++r) {
-          const T* row = i + r < orders ? in[i + r] : nullptr;
-          v[r] = row ? reinterpret_cast<Vec>(load_as_float(row + 2 * b)) : Vec{};
-        }
-        transpose(v);
-        for (int r = 0; r < kLanes && b + r < fields; ++r) {
-          store_some(out + (b + r) * stride + 2 * i, reinterpret_cast<FloatVec>(v[r]),
-                     smaller(orders - i, kLanes));
-        }
-      }
-    }
-  } else {
-    for (int64_t b = 0; b < fields; ++b) {
-      for (int i = 0; i < orders; ++i) {
-        out[b * stride + 2 * i] = in[i] ? static_cast<D>(in[i][2 * b]) : D(0);
-        out[b * stride + 2 * i + 1] = in[i] ? static_cast<D>(in[i][2 * b + 1]) : D(0);
-      }
-    }
-  }
-}
-
-// Rows of Fourier coefficients of `fields` fields to X[order][parity][latitude][column], folding
-// north onto south.
-template <typename D, typename T>
-void fold_batch(const D* rows, int64_t stride, int64_t fields, const Job& job, int m0, int orders,
-                const double* first_factor, T* X, int64_t columns) {
-  const Latitudes& lat = job.latitudes;
-  const int64_t parity_size = int64_t{lat.padded} * columns;
-  for (int j = 0; j < lat.padded; ++j) {
-    const int row = lat.count - 1 - smaller(j, lat.count - 1);
-    const D* north = rows + (int64_t{row} * job.nfreq + m0) * 2;
-    const D* south = rows + (int64_t{job.nlat - 1 - row} * job.nfreq + m0) * 2;
-    const D wn = static_cast<D>(lat.weight_north[j]), ws = static_cast<D>(lat.weight_south[j]);
-    const T f = first_factor ? static_cast<T>(first_factor[j]) : T(1);
-    T* out = X + int64_t{j} * columns;
-    if (j + kAhead < lat.count) {
-      for (int64_t b = 0; b < fields; ++b) {
-        prefetch(north + b * stride - int64_t{kAhead} * job.nfreq * 2, orders);
-        prefetch(south + b * stride + int64_t{kAhead} * job.nfreq * 2, orders);
-      }
-    }
-    if constexpr (sizeof(D) == 4) {
-      for (int i = 0; i < orders; i += kLanes) {
-        const int count = smaller(orders - i, kLanes);
-        for (int64_t b = 0; b < fields; b += kLanes) {
-          Vec even[kLanes], odd[kLanes];
-          for (int r = 0; r < kLanes; ++r) {
-            const int some = b + r < fields ? count : 0;
-            const FloatVec n = load_some(north + (b + r) * stride + 2 * i, some) * wn;
-            const FloatVec s = load_some(south + (b + r) * stride + 2 * i, some) * ws;
-            even[r] = reinterpret_cast<Vec>(n + s);
-            odd[r] = reinterpret_cast<Vec>(n - s);
-          }
-          transpose(even);
-          transpose(odd);
-          for (int r = 0; r < count; ++r) {
-            T* o = out + int64_t{2} * (i + r) * parity_size + 2 * b;
-            store_as(o, reinterpret_cast<FloatVec>(even[r]));
-            store_as(o + parity_size, reinterpret_cast<FloatVec>(odd[r]));
-          }
-        }
-      }
+  static SFNO_INLINE void store(D* p, Register v, int count = kCount) {
+    if (count >= kCount) {
+      *reinterpret_cast<Memory*>(p) = v;
     } else {
-      for (int64_t b = 0; b < fields; ++b) {
-        for (int i = 0; i < orders; ++i) {
-          T* o = out + int64_t{2} * i * parity_size + 2 * b;
-          for (int c = 0; c < 2; ++c) {
-            const T n = wn * static_cast<T>(north[b * stride + 2 * i + c]);
-            const T s = ws * static_cast<T>(south[b * stride + 2 * i + c]);
-            o[c] = n + s;
-            o[parity_size + c] = n - s;
-          }
-        }
-      }
-    }
-    if (first_factor) {
-      for (int parity = 0; parity < 2; ++parity)
-        for (int64_t c = 0; c < 2 * fields; ++c) out[parity * parity_size + c] *= f;
+      for (int i = 0; i < 2 * count; ++i) p[i] = v[i];
     }
   }
-}
-
-// The transpose of fold_batch; columns m0 + orders ... m0 + width are set to zero.
-template <typename D, typename T>
-void unfold_batch(T* X, int64_t columns, int64_t fields, const Job& job, int m0, int orders,
-                  int width, const double* first_factor, D* rows, int64_t stride) {
-  const Latitudes& lat = job.latitudes;
-  const int64_t parity_size = int64_t{lat.padded} * columns;
-  for (int j = 0; j < lat.count; ++j) {
-    const int row = lat.count - 1 - j;
-    D* north = rows + (int64_t{row} * job.nfreq + m0) * 2;
-    D* south = rows + (int64_t{job.nlat - 1 - row} * job.nfreq + m0) * 2;
-    const D wn = static_cast<D>(lat.weight_north[j]), ws = static_cast<D>(lat.weight_south[j]);
-    T* in = X + int64_t{j} * columns;
-    if (j + kAhead < lat.count) {
-      for (int64_t b = 0; b < fields; ++b) {
-        prefetch_to_write(north + b * stride - int64_t{kAhead} * job.nfreq * 2, width);
-        prefetch_to_write(south + b * stride + int64_t{kAhead} * job.nfreq * 2, width);
-      }
-    }
-    if (first_factor && orders > 0) {
-      const T f = static_cast<T>(first_factor[j]);
-      for (int parity = 0; parity < 2; ++parity)
-        for (int64_t c = 0; c < 2 * fields; ++c) in[parity * parity_size + c] *= f;
-    }
-    if constexpr (sizeof(D) == 4) {
-      for (int i = 0; i < width; i += kLanes) {
-        const int count = smaller(width - i, kLanes);
-        for (int64_t b = 0; b < fields; b += kLanes) {
-          Vec up[kLanes], down[kLanes];
-          for (int r = 0; r < kLanes; ++r) {
-            FloatVec even{}, odd{};
-            if (i + r < orders) {
-              const T* p = in + int64_t{2} * (i + r) * parity_size + 2 * b;
-              even = load_as_float(p);
-              odd = load_as_float(p + parity_size);
-            }
-            up[r] = reinterpret_cast<Vec>((even + odd) * wn);
-            down[r] = reinterpret_cast<Vec>((even - odd) * ws);
-          }
-          transpose(up);
-          transpose(down);
-          for (int r = 0; r < kLanes && b + r < fields; ++r) {
-            D* n = north + (b + r) * stride + 2 * i;
-            store_some(n, reinterpret_cast<FloatVec>(up[r]), count);
-            if (north != south) {
-              store_some(south + (b + r) * stride + 2 * i, reinterpret_cast<FloatVec>(down[r]),
-                         count);
-            }
-          }
-        }
-      }
+  // Conversion from and to another real type; whole registers only.
+  template <typename T>
+  static SFNO_INLINE Register load_from(const T* p) {
+    if constexpr (sizeof(T) == sizeof(D)) {
+      return *reinterpret_cast<const Memory*>(p);
     } else {
-      for (int64_t b = 0; b < fields; ++b) {
-        for (int i = 0; i < width; ++i) {
-          const T* p = in + int64_t{2} * (i < orders ? i : 0) * parity_size + 2 * b;
-          for (int c = 0; c < 2; ++c) {
-            const T even = i < orders ? p[c] : T(0), odd = i < orders ? p[parity_size + c] : T(0);
-            north[b * stride + 2 * i + c] = static_cast<D>(wn * (even + odd));
-            if (north != south) south[b * stride + 2 * i + c] = static_cast<D>(ws * (even - odd));
-          }
-        }
-      }
+      static_assert(sizeof(T) == 8 && sizeof(D) == 4);
+      using Half = typename Simd<float>::PerLane;
+      Register v;
+      *reinterpret_cast<Half*>(&v) = __builtin_convertvector(sfno::SFNO_ISA::load(p), Half);
+      *(reinterpret_cast<Half*>(&v) + 1) =
+          __builtin_convertvector(sfno::SFNO_ISA::load(p + kLanes), Half);
+      return v;
     }
   }
-}
+  template <typename T>
+  static SFNO_INLINE void store_to(T* p, Register v) {
+    if constexpr (sizeof(T) == sizeof(D)) {
+      *reinterpret_cast<Memory*>(p) = v;
+    } else {
+      static_assert(sizeof(T) == 8 && sizeof(D) == 4);
+      using Half = typename Simd<float>::PerLane;
+      sfno::SFNO_ISA::store(p, __builtin_convertvector(*reinterpret_cast<Half*>(&v), Vec));
+      sfno::SFNO_ISA::store(p + kLanes,
+                            __builtin_convertvector(*(reinterpret_cast<Half*>(&v) + 1), Vec));
+    }
+  }
+  // kCount registers of kCount complex numbers.
+  static SFNO_INLINE void transpose(Register* v) {
+    if constexpr (sizeof(D) == 4) {
+      sfno::SFNO_ISA::transpose(reinterpret_cast<Vec*>(v));
+    } else {
+      transpose_pairs(reinterpret_cast<Vec*>(v));
+    }
+  }
+};
 
 }  // namespace sfno::SFNO_ISA
