@@ -342,7 +342,7 @@ BAD_CALLS = [
             np.where(np.eye(16, 32, 3) > 0, np.nan, 0).astype("f4")
         ),
         ValueError,
-        r"13 non-finite value\(s\), the first at index \(0, 3\)",
+        r"16 non-finite value\(s\), the first at index \(0, 3\)",
     ),
     (lambda b: RealSHT(16, 32, backend=b + "?"), ValueError, "backend="),
 ]
