@@ -19,6 +19,9 @@ namespace sfno::SFNO_ISA {
 // Cache that X and `stage` may fill together [bytes]: some two thirds of an L2 cache.
 constexpr int64_t kTileBytes = 700 << 10;
 constexpr int kAnalysisRows = 8, kSynthesisRows = 16;
+// Fields whose coefficients are moved together: their planes are often a power of two apart, so that the
+// same entry of all of them falls into one set of the cache.
+constexpr int64_t kFieldBlock = 8;
 
 // Fields per unit: as many as fit the cache, at least 8, tiles of about equal size.
 SFNO_INLINE int64_t fields_per_unit(const Job& job, int64_t compute_bytes) {
@@ -38,7 +41,7 @@ struct BatchScratch {
   T* X;              // [kOrders][parity][padded][columns]: folded fields
   T* stage;          // [kOrders][degrees][columns]: coefficients
   T* functions;      // [parity][rows][padded]
-  T* block;          // [parity][kSynthesisRows][columns] or [2][kOrders][columns]
+  T* block;          // [kSynthesisRows][columns]
   double* state;
 
   static constexpr int64_t kWidth = SFNO_VECTOR_BYTES / sizeof(T);
@@ -49,14 +52,14 @@ struct BatchScratch {
     X = take<T>(p, x_size(job));
     stage = take<T>(p, stage_size());
     functions = take<T>(p, int64_t{2} * kSynthesisRows * job.latitudes.padded);
-    block = take<T>(p, 2 * kSynthesisRows * columns);
+    block = take<T>(p, kSynthesisRows * columns);
     state = take<double>(p, int64_t{LegendreBlocks<T, 8>::kState} * job.latitudes.padded);
   }
   static int64_t bytes(const Job& job, int64_t fields) {
     BatchScratch s;
     s.measure(job, fields);
     return (s.x_size(job) + s.stage_size() + int64_t{2} * kSynthesisRows * job.latitudes.padded +
-            2 * kSynthesisRows * s.columns) * static_cast<int64_t>(sizeof(T)) +
+            kSynthesisRows * s.columns) * static_cast<int64_t>(sizeof(T)) +
            int64_t{8} * LegendreBlocks<T, 8>::kState * job.latitudes.padded + 5 * 64;
   }
   T* x_of(const Job& job, int order, int parity) const {
@@ -83,14 +86,98 @@ struct BatchScratch {
   }
 };
 
-// Degree l of the vector harmonics (s, t) of order m from the sums A = Q_l Vt, B = Q_l Vl (see
-// series.h), for all fields: rows of A, B below, at and above l; absent ones are zero.
+// out = up A_up + down A_down - i im B, for `count` / 2 fields.
 template <typename T>
 SFNO_INLINE void mix(int64_t count, T up, const T* A_up, T down, const T* A_down, T im, const T* B,
-                     T* s) {
-  for (int64_t i = 0; i < count; i += 2) {
-    s[i] = up * A_up[i] + down * A_down[i] + im * B[i + 1];
-    s[i + 1] = up * A_up[i + 1] + down * A_down[i + 1] - im * B[i];
+                     T* out) {
+  for (int64_t c = 0; c < count; c += 2) {
+    out[c] = up * A_up[c] + down * A_down[c] + im * B[c + 1];
+    out[c + 1] = up * A_up[c + 1] + down * A_down[c + 1] - im * B[c];
+  }
+}
+
+// Degree l of the vector harmonics, s and t, of the group's i-th order from the sums over Q_l (see
+// series.h), for the fields whose columns start at `column`.
+template <typename T>
+void vector_degree(const Job& job, const BatchScratch<T>& scratch, int i, int m, int l,
+                   int64_t column, T* s, T* t) {
+  constexpr int64_t n = 2 * kFieldBlock;
+  const T scale = static_cast<T>(job.degree_scale[l]);
+  const int64_t to_B = scratch.component;
+  if (m == 0) {
+    const T d = -scale * static_cast<T>(__builtin_sqrt(1.0 * l * (l + 1)));
+    const T* A = scratch.stage_row(i, larger(l - 1, 0)) + column;
+    const T* B = A + to_B;
+    mix<T>(n, d, A, T(0), A, T(0), A, s);
+    mix<T>(n, -d, B, T(0), B, T(0), B, t);
+    return;
+  }
+  const VectorDegrees v = vector_degrees(job, m);
+  const T up = scale * static_cast<T>(l * v.eps(l + 1));
+  const T down = l > m ? -scale * static_cast<T>((l + 1) * v.eps(l)) : T(0);
+  const T im = scale * static_cast<T>(v.sign * m);
+  const T* A = scratch.stage_row(i, l - m) + column;
+  const T* A_up = A + scratch.columns;
+  const T* A_down = l > m ? A - scratch.columns : A;
+  mix<T>(n, up, A_up, down, A_down, im, A + to_B, s);
+  mix<T>(n, -up, A_up + to_B, -down, A_down + to_B, im, A, t);
+}
+
+// Coefficients of a group of orders from `stage` to the output.
+template <typename D, typename T>
+void write_coefficients(const Job& job, const BatchScratch<T>& scratch, int64_t fields, int m0,
+                        int orders, D* out) {
+  const int width = smaller(kOrders, job.mmax - m0);
+  const int64_t plane = int64_t{job.lmax} * job.mmax * 2;
+  alignas(64) T mixed[2][kOrders][2 * kFieldBlock];
+  const T* source[2][kOrders];
+  for (int64_t b = 0; b < fields; b += kFieldBlock) {
+    const int64_t some = fields - b < kFieldBlock ? fields - b : kFieldBlock;
+    for (int l = 0; l < job.lmax; ++l) {
+      for (int i = 0; i < kOrders; ++i) {
+        const bool inside = i < orders && m0 + i <= l;
+        source[0][i] = source[1][i] = nullptr;
+        if (inside && job.components == 1) {
+          source[0][i] = scratch.stage_row(i, l - m0 - i) + 2 * b;
+        } else if (inside) {
+          source[0][i] = mixed[0][i];
+          source[1][i] = mixed[1][i];
+          vector_degree(job, scratch, i, m0 + i, l, 2 * b, mixed[0][i], mixed[1][i]);
+        }
+      }
+      for (int c = 0; c < job.components; ++c) {
+        scatter_orders<T, D>(
+            source[c], width, some, job.mmax,
+            out + (b * job.components + c) * plane + (int64_t{l} * job.mmax + m0) * 2,
+            plane * job.components);
+      }
+    }
+  }
+}
+
+// The other way; the row behind the last degree becomes zero.
+template <typename D, typename T>
+void read_coefficients(const Job& job, const BatchScratch<T>& scratch, int64_t fields, int m0,
+                       int orders, const D* in) {
+  const int64_t plane = int64_t{job.lmax} * job.mmax * 2;
+  T* target[kOrders];
+  for (int64_t b = 0; b < fields && orders > 0; b += kFieldBlock) {
+    const int64_t some = fields - b < kFieldBlock ? fields - b : kFieldBlock;
+    for (int l = m0; l < job.lmax; ++l) {
+      const int n = smaller(orders, l - m0 + 1);
+      for (int c = 0; c < job.components; ++c) {
+        for (int i = 0; i < n; ++i) {
+          target[i] = scratch.stage_row(i, l - m0 - i) + c * scratch.component + 2 * b;
+        }
+        gather_orders<D, T>(
+            in + (b * job.components + c) * plane + (int64_t{l} * job.mmax + m0) * 2,
+            plane * job.components, n, some, job.mmax, target);
+      }
+    }
+  }
+  for (int i = 0; i < orders; ++i) {
+    T* last = scratch.stage_row(i, job.lmax - m0 - i);
+    for (int64_t c = 0; c < scratch.columns; ++c) last[c] = 0;
   }
 }
 
@@ -100,14 +187,12 @@ void analysis_batch(const Job& job, int64_t field, int64_t fields, int m0, void*
   const Latitudes& lat = job.latitudes;
   const bool vector = job.components == 2;
   const int orders = active_orders(job, m0);
-  const int width = smaller(kOrders, job.mmax - m0);
   const int64_t rows = int64_t{job.nlat} * job.nfreq * 2;
-  const int64_t plane = int64_t{job.lmax} * job.mmax * 2;
-  const int64_t C = scratch.columns;
   for (int c = 0; c < job.components && orders > 0; ++c) {
     fold_batch<D, T>(static_cast<const D*>(job.input) + (field * job.components + c) * rows,
                      rows * job.components, fields, job, m0, orders,
-                     vector && m0 == 0 ? lat.sine : nullptr, scratch.X + c * scratch.component, C);
+                     vector && m0 == 0 ? lat.sine : nullptr, scratch.X + c * scratch.component,
+                     scratch.columns);
   }
   for (int i = 0; i < orders; ++i) {
     const OrderFunctions f(job, m0 + i);
@@ -115,62 +200,62 @@ void analysis_batch(const Job& job, int64_t field, int64_t fields, int m0, void*
                                                scratch.functions);
     for (int k = 0; k < f.steps(); k += kAnalysisRows) {
       const int active = functions.next_block(k);
-      for (int parity = 0; parity < 2; ++parity) {
-        for (int r0 = 0; r0 < kAnalysisRows; r0 += kTileRows) {
-          T scale[kTileRows];
-          T* out[kTileRows];
-          for (int r = 0; r < kTileRows; ++r) {
-            const int n = 2 * (k + r0 + r) + parity, l = f.first + n;
-            double d = f.table->alpha[parity][k + r0 + r] * order_sign(job, m0 + i);
-            if (!vector && l < job.lmax) d *= job.degree_scale[l];
-            scale[r] = static_cast<T>(d);
-            out[r] = scratch.stage_row(i, n);
-          }
-          product_rows(functions.row(parity, r0), lat.padded, active, scratch.x_of(job, i, parity),
-                       C, scale, out);
+      for (int tile = 0; tile < 2 * kAnalysisRows; tile += kTileRows) {
+        const int parity = tile / kAnalysisRows, r0 = tile % kAnalysisRows;
+        T scale[kTileRows];
+        T* out[kTileRows];
+        for (int r = 0; r < kTileRows; ++r) {
+          const int n = 2 * (k + r0 + r) + parity, l = f.first + n;
+          double d = f.table->alpha[parity][k + r0 + r] * order_sign(job, m0 + i);
+          if (!vector && l < job.lmax) d *= job.degree_scale[l];
+          scale[r] = static_cast<T>(d);
+          out[r] = scratch.stage_row(i, n);
         }
+        product_rows(functions.row(parity, r0), lat.padded, active, scratch.x_of(job, i, parity),
+                     scratch.columns, scale, out);
       }
     }
   }
-  const T* source[2][kOrders];
-  for (int l = 0; l < job.lmax; ++l) {
-    for (int i = 0; i < kOrders; ++i) {
-      const int m = m0 + i;
-      source[0][i] = source[1][i] = nullptr;
-      if (i >= orders || m > l) continue;
-      if (!vector) {
-        source[0][i] = scratch.stage_row(i, l - m);
-        continue;
-      }
-      T* s = scratch.block + i * C;
-      T* t = s + scratch.component;
-      const T scale = static_cast<T>(job.degree_scale[l]);
-      source[0][i] = s;
-      source[1][i] = t;
-      const int64_t n = scratch.component;
-      const T* A0 = scratch.stage_row(i, 0);
-      if (m == 0) {
-        const T d = l > 0 ? -scale * static_cast<T>(__builtin_sqrt(1.0 * l * (l + 1))) : T(0);
-        const T* A = l > 0 ? scratch.stage_row(i, l - 1) : A0;
-        mix<T>(n, d, A, T(0), A, T(0), A, s);
-        mix<T>(n, -d, A + n, T(0), A + n, T(0), A + n, t);
-        continue;
-      }
+  write_coefficients(job, scratch, fields, m0, orders,
+                     static_cast<D*>(job.output) +
+                         field * job.components * int64_t{job.lmax} * job.mmax * 2);
+}
+
+// The coefficients of kSynthesisRows functions q_k of one parity, from step k on, for all fields.
+template <typename T>
+void series_block(const Job& job, const BatchScratch<T>& scratch, const OrderFunctions& f, int i,
+                  int m, int k, int parity, T* block) {
+  const int last = job.lmax - m;  // a row of zeros behind the coefficients
+  const int64_t half = scratch.component;
+  const auto scale = [&](double alpha, int l) {
+    return l >= m && l < job.lmax ? alpha * job.degree_scale[l] : 0.0;
+  };
+  for (int r = 0; r < kSynthesisRows; ++r) {
+    const int n = 2 * (k + r) + parity, l = f.first + n;
+    const double alpha = order_sign(job, m) * f.table->alpha[parity][k + r];
+    T* A = block + r * scratch.columns;
+    T* B = A + half;
+    if (job.components == 1) {
+      const T d = static_cast<T>(scale(alpha, l));
+      const T* a = scratch.stage_row(i, smaller(n, last));
+      for (int64_t c = 0; c < scratch.columns; ++c) A[c] = d * a[c];
+    } else if (m == 0) {
+      const T d = static_cast<T>(-scale(alpha, l) * __builtin_sqrt(1.0 * l * (l + 1)));
+      const T* s = scratch.stage_row(i, smaller(l, last));
+      const T* t = s + half;
+      mix<T>(half, d, s, T(0), s, T(0), s, A);
+      mix<T>(half, -d, t, T(0), t, T(0), t, B);
+    } else {
       const VectorDegrees v = vector_degrees(job, m);
-      const T up = scale * static_cast<T>(l * v.eps(l + 1));
-      const T down = l > m ? -scale * static_cast<T>((l + 1) * v.eps(l)) : T(0);
-      const T im = scale * static_cast<T>(v.sign * m);
-      const T* A = scratch.stage_row(i, l - m);
-      const T* A_up = A + C;
-      const T* A_down = l > m ? A - C : A;
-      mix<T>(n, up, A_up, down, A_down, im, A + n, s);
-      mix<T>(n, -up, A_up + n, -down, A_down + n, im, A, t);
-    }
-    for (int c = 0; c < job.components; ++c) {
-      scatter_orders<T, D>(source[c], width, fields, job.mmax,
-                           static_cast<D*>(job.output) + (field * job.components + c) * plane +
-                               (int64_t{l} * job.mmax + m0) * 2,
-                           plane * job.components);
+      const T below = static_cast<T>(scale(alpha, l - 1) * (l - 1) * v.eps(l));
+      const T above = static_cast<T>(-scale(alpha, l + 1) * (l + 2) * v.eps(l + 1));
+      const T im = static_cast<T>(v.sign * m * scale(alpha, l));
+      const T* s = scratch.stage_row(i, smaller(n, last));
+      const T* s_below = scratch.stage_row(i, n > 0 ? smaller(n - 1, last) : last);
+      const T* s_above = scratch.stage_row(i, smaller(n + 1, last));
+      // A = D s + i m t,  B = i m s - D t
+      mix<T>(half, below, s_below, above, s_above, -im, s + half, A);
+      mix<T>(half, -below, s_below + half, -above, s_above + half, -im, s, B);
     }
   }
 }
@@ -183,73 +268,24 @@ void synthesis_batch(const Job& job, int64_t field, int64_t fields, int m0, void
   const int orders = active_orders(job, m0);
   const int width = smaller(kOrders, job.nfreq - m0);
   const int64_t rows = int64_t{job.nlat} * job.nfreq * 2;
-  const int64_t plane = int64_t{job.lmax} * job.mmax * 2;
   const int64_t C = scratch.columns;
-  // Coefficients to [order][l - m][columns], degrees from lmax on zero.
-  T* target[kOrders];
-  for (int l = m0; l < job.lmax && orders > 0; ++l) {
-    const int n = smaller(orders, l - m0 + 1);
-    for (int c = 0; c < job.components; ++c) {
-      for (int i = 0; i < n; ++i) {
-        target[i] = scratch.stage_row(i, l - m0 - i) + c * scratch.component;
-      }
-      gather_orders<D, T>(static_cast<const D*>(job.input) + (field * job.components + c) * plane +
-                              (int64_t{l} * job.mmax + m0) * 2,
-                          plane * job.components, n, fields, job.mmax, target);
-    }
-  }
+  read_coefficients(job, scratch, fields, m0, orders,
+                    static_cast<const D*>(job.input) +
+                        field * job.components * int64_t{job.lmax} * job.mmax * 2);
   for (int i = 0; i < orders; ++i) {
     const OrderFunctions f(job, m0 + i);
-    const int m = m0 + i;
-    const int last = job.lmax - m;  // a row of zeros behind the coefficients
-    for (int64_t c = 0; c < C; ++c) scratch.stage_row(i, last)[c] = 0;
     T* S = scratch.x_of(job, i, 0);
     for (int64_t c = 0; c < int64_t{2} * lat.padded * C; ++c) S[c] = 0;
     LegendreBlocks<T, kSynthesisRows> functions(*f.table, f.power, lat, scratch.state,
                                                 scratch.functions);
-    const double sign = order_sign(job, m);
     for (int k = 0; k < f.steps(); k += kSynthesisRows) {
       const int active = functions.next_block(k);
       for (int parity = 0; parity < 2; ++parity) {
-        T* block = scratch.block + parity * kSynthesisRows * C;
-        for (int r = 0; r < kSynthesisRows; ++r) {
-          const int n = 2 * (k + r) + parity, l = f.first + n;
-          T* row = block + r * C;
-          const double alpha = sign * f.table->alpha[parity][k + r];
-          if (!vector) {
-            const T d = l < job.lmax ? static_cast<T>(alpha * job.degree_scale[l]) : T(0);
-            const T* a = scratch.stage_row(i, smaller(n, last));
-            for (int64_t c = 0; c < C; ++c) row[c] = d * a[c];
-            continue;
-          }
-          const int64_t width2 = scratch.component;
-          T* A = row;
-          T* B = row + width2;
-          const auto scale = [&](int degree) {
-            return degree >= m && degree < job.lmax ? alpha * job.degree_scale[degree] : 0.0;
-          };
-          if (m == 0) {
-            const T d = static_cast<T>(-scale(l) * __builtin_sqrt(1.0 * l * (l + 1)));
-            const T* s = scratch.stage_row(i, smaller(l, last));
-            mix<T>(width2, d, s, T(0), s, T(0), s, A);
-            mix<T>(width2, -d, s + width2, T(0), s + width2, T(0), s + width2, B);
-            continue;
-          }
-          const VectorDegrees v = vector_degrees(job, m);
-          const T below = static_cast<T>(scale(l - 1) * (l - 1) * v.eps(l));
-          const T above = static_cast<T>(-scale(l + 1) * (l + 2) * v.eps(l + 1));
-          const T im = static_cast<T>(v.sign * m * scale(l));
-          const T* s = scratch.stage_row(i, smaller(n, last));
-          const T* s_below = scratch.stage_row(i, n > 0 ? smaller(n - 1, last) : last);
-          const T* s_above = scratch.stage_row(i, smaller(n + 1, last));
-          // A = D s + i m t,  B = i m s - D t
-          mix<T>(width2, below, s_below, above, s_above, -im, s + width2, A);
-          mix<T>(width2, -below, s_below + width2, -above, s_above + width2, -im, s, B);
-        }
+        series_block(job, scratch, f, i, m0 + i, k, parity, scratch.block);
         T* out = scratch.x_of(job, i, parity);
         for (int j = 0; j < active; j += kTileRows) {
-          product_transposed(functions.row(parity, 0) + j, lat.padded, kSynthesisRows, block, C,
-                             out + int64_t{j} * C);
+          product_transposed(functions.row(parity, 0) + j, lat.padded, kSynthesisRows,
+                             scratch.block, C, out + int64_t{j} * C);
         }
       }
     }

@@ -9,7 +9,9 @@
 
 namespace sfno::SFNO_ISA {
 
-constexpr int64_t kRowsAhead = 12;  // of coefficients: a row is a few instructions
+// Rows of coefficients, each a few instructions; often a multiple of 4 KB apart, so that all fall into
+// one set of the first cache, which has some eight to twelve lines.
+constexpr int64_t kRowsAhead = 4;
 
 // Scratch memory of one unit: kOrders orders of one field.
 struct SingleScratch {
