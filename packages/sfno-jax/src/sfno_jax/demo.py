@@ -105,12 +105,14 @@ class _Rollout:
         error: (lead, sample) relative L2.
         largest: (step, sample) largest absolute value [std].
         bounded: (sample,) steps before the bound is exceeded.
+        variance: (sample,) at the end, over that of the solver: near 0 the rollout is bounded because it is dead.
     """
 
     states: States
     error: Floats
     largest: Floats
     bounded: NDArray[np.int64]
+    variance: Floats
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def main(out: Path, settings: DemoSettings | None = None) -> None:
     config = _config("sfno", settings)
     _say(f"shallow water: {settings.trajectories} trajectories of {settings.hours} h to learn from")
     data = read_data(config)
-    truth = true_trajectories(config, settings.samples, max(settings.leads), settings.seed + 2)
+    truth = true_trajectories(config, settings.samples, settings.long, settings.seed + 2)
     exact = data.normalizer.normalize(truth)
     networks = []
     for name in ("SFNO", "FNO"):
@@ -241,6 +243,7 @@ def _roll(forecaster: Forecaster, exact: States, settings: DemoSettings) -> _Rol
     """Roll out from the first true states, until the end or until every rollout has left its bounds."""
     first = max(settings.leads)
     kept, largest = np.empty(0, np.float32), np.full((settings.long, len(exact)), np.inf)
+    variance = np.full(len(exact), np.inf)
     for number, states in enumerate(rollout_chunks(forecaster.stepper, exact[:, 0], settings.long, chunk=first)):
         if number == 0:
             kept = states
@@ -250,9 +253,13 @@ def _roll(forecaster: Forecaster, exact: States, settings: DemoSettings) -> _Rol
         largest[at : at + len(states)] = np.where(np.isfinite(peak), peak, np.inf)
         if (largest[: at + len(states)] > settings.bound).any(0).all():
             break  # what comes after is not better
+        if at + len(states) == settings.long:
+            weights = forecaster.grid.area_weights
+            ends = [(x.astype(np.float64) ** 2 * weights).sum((1, 2, 3)) for x in (states[-1], exact[:, settings.long])]
+            variance = ends[0] / ends[1]
     beyond = largest > settings.bound
     bounded = np.where(beyond.any(0), beyond.argmax(0), settings.long)
-    return _Rollout(kept, _relative_l2(kept, exact, forecaster.grid), largest, bounded)
+    return _Rollout(kept, _relative_l2(kept, exact, forecaster.grid), largest, bounded, variance)
 
 
 def _relative_l2(states: States, exact: States, grid: SphereGrid) -> Floats:
@@ -298,11 +305,13 @@ def _stability(rollouts: dict[str, _Rollout], result: _Result, out: Path, settin
             int(np.median(one.bounded)),
             int(one.bounded.min()),
             one.largest[-1].max(),
+            np.median(one.variance),
         ]
         for label, one in rollouts.items()
     ]
     title = f"Rollouts of {settings.long} steps: bounded means within {settings.bound:g} standard deviations"
-    columns = ["model", "bounded to the end", "median steps", "fewest steps", "largest value at the end [std]"]
+    steps = ["bounded to the end", "median steps", "fewest steps"]
+    columns = ["model", *steps, "largest value at the end [std]", "variance at the end / solver's (median)"]
     result.table(title, columns, rows)
     figure = curve_figure(
         np.arange(1, settings.long + 1),
