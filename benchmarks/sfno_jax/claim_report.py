@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import platform
@@ -231,7 +232,7 @@ def _number(value: float) -> str:
 
 # ----------------------------------------------------------------------------------------- picture
 
-_COLOURS = {"solver": "0.25", "sfno": "tab:blue", "fno-time": "tab:orange", "fno-parameters": "tab:red"}
+_COLOURS = {"solver": "0.25", "sfno": "tab:blue", "fno-time": "tab:orange", "fno-both": "tab:red"}
 _CEILING = 1e4
 
 
@@ -241,6 +242,7 @@ def _draw(path: Path, runs: list[Run], reference: History, describer: Describer)
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
+    from PIL import Image
 
     shown = [("solver", "solver", reference)]
     shown += [(result["arm"], result["title"], history) for result, history in runs if result["arm"] in _COLOURS]
@@ -274,7 +276,10 @@ def _draw(path: Path, runs: list[Run], reference: History, describer: Describer)
     axes[1, 0].set(xlim=(0.5, 10.5), ylim=(1e-6, 1e3))
     axes[1, 1].set_ylim(1e-3, 1e2)
     axes[0, 0].legend(loc="upper left", fontsize=8)
-    figure.savefig(path, dpi=80)
+    with io.BytesIO() as buffer:
+        figure.savefig(buffer, dpi=100)
+        # 64 colours are enough for six, and keep the file small
+        Image.open(buffer).convert("RGB").quantize(64).save(path, optimize=True)
     plt.close(figure)
 
 

@@ -76,7 +76,7 @@ class Recipe:
     starts: tuple[int, ...] = (0, 16, 40, 80, 140, 230, 360, 540, 780, 1080, 1420)
     segment: int = 32
     tests: int = 16
-    stages: tuple[tuple[int, float, float], ...] = ((1, 1650, 4e-3), (4, 85, 5e-4), (16, 40, 3e-4))
+    stages: tuple[tuple[int, float, float], ...] = ((1, 3300, 8e-3), (4, 133, 2e-4), (16, 100, 6e-5))
     marks: tuple[int, ...] = (100, 200, 400, 800, 1200, 1460)
     leads: tuple[int, ...] = (1, 5, 10, 24, 48, 120, 240)
 
@@ -124,8 +124,9 @@ class Arm:
 
 ARMS = {
     "sfno": Arm("SFNO"),
-    "fno-time": Arm("FNO, equal CPU time", "fno", equal_time=True),
-    "fno-parameters": Arm("FNO, equal parameters", "fno", {"embed_dim": 9}),
+    "fno-time": Arm("FNO of equal width, equal CPU time", "fno", equal_time=True),
+    "fno-parameters": Arm("FNO, equal parameters, equal steps", "fno", {"embed_dim": 9}),
+    "fno-both": Arm("FNO, equal parameters, equal CPU time", "fno", {"embed_dim": 9}, equal_time=True),
     "no-position": Arm("SFNO without position embedding", model={"embed_dim": 32, "position_embedding": "none"}),
     "early-data": Arm("SFNO, data of the first 72 h only", latest=72),
     "one-step": Arm("SFNO, one-step loss only", stages=1),
@@ -202,7 +203,7 @@ def configuration(recipe: Recipe, arm: Arm, seed: int, minutes: float, speed: fl
             "model": {"kind": arm.kind, **SHARED, **arm.model},
             "optimizer": {"name": "adamw", "clip_norm": 1.0, "ema_decay": 0.99},
             "schedule": {"kind": "cosine", "warmup": 20},
-            "trainer": {"loss": "relative_squared_l2", "batch_size": 8, "validate_every": 0, "checkpoint_every": 48},
+            "trainer": {"loss": "relative_squared_l2", "batch_size": 4, "validate_every": 0, "checkpoint_every": 160},
             "stabiliser": constraints if arm.constraints else {},
             "stages": stages,
         }
@@ -229,19 +230,20 @@ def make_trainer(config: TrainingConfig, segments: np.ndarray, normalizer: Norma
     return Trainer(model, config, source, folder=folder, stabiliser=stabiliser if s.conserve else None)
 
 
-def relative_speed(recipe: Recipe, segments: np.ndarray, normalizer: Normalizer, out: Path) -> float:
-    """CPU time of the wide FNO's training step over that of the SFNO's; measured once and kept."""
-    path = out / "speed.json"
+def relative_speed(name: str, recipe: Recipe, segments: np.ndarray, normalizer: Normalizer, out: Path) -> float:
+    """CPU time of an arm's training step over that of the SFNO's; measured once and kept."""
+    path = out / "speed" / f"{name}.json"
     if path.is_file():
-        return float(json.loads(path.read_text())["fno_over_sfno"])
+        return float(json.loads(path.read_text())["over_sfno"])
     dispatches = {}
-    for name in ("sfno", "fno-time"):
-        config = configuration(recipe, ARMS[name], 0, 1.0, 1.0)
-        dispatches[name] = _dispatch(make_trainer(config, segments, normalizer, out / "speed"))
-        next(dispatches[name])  # compiles
-    pairs = [{name: next(each) for name, each in dispatches.items()} for _ in range(7)]
-    ratio = float(np.median([pair["fno-time"] / pair["sfno"] for pair in pairs]))
-    path.write_text(json.dumps({"fno_over_sfno": ratio, "cpu_seconds_of_8_steps": pairs}))
+    for each in ("sfno", name):
+        config = configuration(recipe, ARMS[each], 0, 1.0, 1.0)
+        dispatches[each] = _dispatch(make_trainer(config, segments, normalizer, out / "speed"))
+        next(dispatches[each])  # compiles
+    pairs = [{each: next(seconds) for each, seconds in dispatches.items()} for _ in range(7)]
+    ratio = float(np.median([pair[name] / pair["sfno"] for pair in pairs]))
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"over_sfno": ratio, "cpu_seconds_of_8_steps": pairs}))
     return ratio
 
 
@@ -295,7 +297,7 @@ def evaluate(
 
 
 def run_arm(
-    recipe: Recipe, name: str, seed: int, minutes: float, speed: float, data: TrajectoryData, truth: np.ndarray,
+    recipe: Recipe, name: str, seed: int, minutes: float, data: TrajectoryData, truth: np.ndarray,
     describer: Describer, out: Path,
 ) -> None:  # fmt: skip
     """Train an arm with a seed, or go on with it, and roll it out; nothing to do where its result is there."""
@@ -307,6 +309,7 @@ def run_arm(
         early = [start + recipe.segment <= arm.latest for start in recipe.starts]
         segments = segments.reshape(-1, len(recipe.starts), recipe.batch, *segments.shape[1:])[:, early]
         segments = segments.reshape(-1, *segments.shape[3:])
+    speed = relative_speed(name, recipe, data.normalized, data.normalizer, out) if arm.equal_time else 1.0
     config = configuration(recipe, arm, seed, minutes, speed)
     trainer = make_trainer(config, segments, data.normalizer, folder)
     print(f"{name}, seed {seed}: {sum(stage.steps or 0 for stage in config.stages)} steps", flush=True)
@@ -379,11 +382,9 @@ def main(argv: list[str] | None = None) -> int:
             truth = test_runs(recipe, data.normalizer, out / "tests.safetensors")
         describer = Describer(make_solver(recipe), data.normalizer.std)
         if not options.report_only:
-            timed = any(ARMS[name].equal_time for name in options.arms)
-            speed = relative_speed(recipe, data.normalized, data.normalizer, out) if timed else 1.0
             for seed in options.seeds:
                 for name in options.arms:
-                    run_arm(recipe, name, seed, options.minutes, speed, data, truth, describer, out)
+                    run_arm(recipe, name, seed, options.minutes, data, truth, describer, out)
     except BudgetSpentError:
         print("budget spent; run the same command again to go on")
         return UNFINISHED
