@@ -109,11 +109,14 @@ struct Complexes {
   }
   // kCount registers of kCount complex numbers.
   static SFNO_INLINE void transpose(Register* v) {
+    Vec bits[kCount];  // the same bits, as the type that the transposes are written for
+    for (int i = 0; i < kCount; ++i) bits[i] = reinterpret_cast<Vec>(v[i]);
     if constexpr (sizeof(D) == 4) {
-      sfno::SFNO_ISA::transpose(reinterpret_cast<Vec*>(v));
+      sfno::SFNO_ISA::transpose(bits);
     } else {
-      transpose_pairs(reinterpret_cast<Vec*>(v));
+      transpose_pairs(bits);
     }
+    for (int i = 0; i < kCount; ++i) v[i] = reinterpret_cast<Register>(bits[i]);
   }
 };
 
