@@ -103,7 +103,7 @@ class _Rollout:
     Attributes:
         states: (lead, sample, channel, nlat, nlon) up to the longest lead, normalised.
         error: (lead, sample) relative L2.
-        largest: (step, sample) largest absolute value [std].
+        largest: (step, sample) largest absolute value [std]; NaN after all rollouts have left their bounds.
         bounded: (sample,) steps before the bound is exceeded.
         variance: (sample,) at the end, over the solver's: near 0 a rollout is bounded because it is dead.
         change: (sample,) in the last step (rms), over the solver's: near 0 it is bounded because it is frozen.
@@ -249,8 +249,8 @@ def _tuned(settings: DemoSettings) -> str:
 def _roll(forecaster: Forecaster, exact: States, settings: DemoSettings) -> _Rollout:
     """Roll out from the first true states, until the end or until every rollout has left its bounds."""
     first = max(settings.leads)
-    kept, largest = np.empty(0, np.float32), np.full((settings.long, len(exact)), np.inf)
-    variance, change = np.full((2, len(exact)), np.inf)
+    kept, largest = np.empty(0, np.float32), np.full((settings.long, len(exact)), np.nan)
+    variance, change = np.full((2, len(exact)), np.nan)
     for number, states in enumerate(rollout_chunks(forecaster.stepper, exact[:, 0], settings.long, chunk=first)):
         if number == 0:
             kept = states
@@ -264,6 +264,7 @@ def _roll(forecaster: Forecaster, exact: States, settings: DemoSettings) -> _Rol
             grid = forecaster.grid
             variance = _square(z, grid) / _square(end, grid)
             change = np.sqrt(_square(z - y, grid) / _square(end - before, grid))
+            variance, change = (np.nan_to_num(x, nan=np.inf, posinf=np.inf) for x in (variance, change))
     beyond = largest > settings.bound
     bounded = np.where(beyond.any(0), beyond.argmax(0), settings.long)
     return _Rollout(kept, _relative_l2(kept, exact, forecaster.grid), largest, bounded, variance, change)
@@ -315,9 +316,10 @@ def _stability(rollouts: dict[str, _Rollout], result: _Result, out: Path, settin
             f"{(one.bounded == settings.long).sum()} of {len(one.bounded)}",
             int(np.median(one.bounded)),
             int(one.bounded.min()),
-            one.largest[-1].max(),
-            np.median(one.variance),
-            np.median(one.change),
+            *(
+                "stopped" if np.isnan(value) else value
+                for value in (one.largest[-1].max(), np.median(one.variance), np.median(one.change))
+            ),
         ]
         for label, one in rollouts.items()
     ]
@@ -356,7 +358,11 @@ def _rollout_pictures(
     shown = np.unique(np.linspace(0, last, min(last + 1, settings.frames)).astype(int))
     captions = [f"{i} h" for i in shown]
     panels = {name: values[shown] for name, values in fields.items()}
-    path = animate(panels, grid, out / "rollout.gif", captions=captions, title="vorticity", units="s-1", pixels=190)
+    largest = float(np.quantile(np.abs(panels["solver"]), 0.997))  # the first hours alone would set the range
+    style = Map(vmin=-largest, vmax=largest)
+    path = animate(
+        panels, grid, out / "rollout.gif", style, captions=captions, title="vorticity", units="s-1", pixels=190
+    )
     result.figure(path, f"Vorticity over {last} h: solver, SFNO and FNO from the same initial state")
     middle = settings.leads[-2]
     figure = triptych(
@@ -374,7 +380,9 @@ def _rollout_pictures(
         for name, values in fields.items()
         if np.isfinite(values[middle]).all()
     }
-    figure = spectrum_figure(powers, truncation=_LMAX, title=f"Vorticity after {middle} h", units="s-2")
+    styles = {name: {"color": _COLOURS.get(name, "#1d2433")} for name in powers}
+    title = f"Vorticity after {middle} h"
+    figure = spectrum_figure(powers, truncation=_LMAX, title=title, units="s-2", decades=8, styles=styles)
     result.figure(save_figure(figure, out / "spectrum.png"), f"Power per degree of the vorticity after {middle} h")
 
 

@@ -21,6 +21,8 @@ def spectrum_figure(
     title: str = "",
     units: str = "",
     note: str = "",
+    decades: float = 12.0,
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Any:
     """Power per degree on logarithmic axes.
 
@@ -31,6 +33,8 @@ def spectrum_figure(
         title: Above.
         units: Of the power.
         note: Small print below.
+        decades: Powers of ten that are shown below the largest value; what is less is rounding.
+        styles: matplotlib line options by label.
 
     Returns:
         A matplotlib `Figure`.
@@ -48,7 +52,8 @@ def spectrum_figure(
             raise ValueError(f"spectrum {label!r} has shape {power.shape}; expected (lmax,) with lmax >= 2")
         degree = np.arange(1, len(power))
         shown = np.where(power[1:] > 0, power[1:], np.nan)
-        axes.plot(degree, shown, color=colour, linewidth=1.7, label=label)
+        options: dict[str, Any] = {"color": colour, "linewidth": 1.7, **dict((styles or {}).get(label, {}))}
+        axes.plot(degree, shown, label=label, **options)
     reference = np.asarray(next(iter(powers.values())), np.float64)
     for label, slope in (slopes or {}).items():
         anchor = max(1, min(8, len(reference) // 3))
@@ -74,6 +79,9 @@ def spectrum_figure(
             fontsize=8.5,
         )
     axes.set(xscale="log", yscale="log", xlabel="degree l", ylabel=f"power per degree{f' [{units}]' if units else ''}")
+    floor = 10**-decades * max(float(np.nanmax(np.asarray(p, np.float64)[1:])) for p in powers.values())
+    if axes.get_ylim()[0] < floor:
+        axes.set_ylim(bottom=floor)
     _plain(axes, legend=len(powers) > 1)
     if title:
         axes.set_title(title, fontsize=12, color=INK)
