@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import signal
 import sys
 import time
@@ -406,4 +407,10 @@ def runs(out: Path) -> list[tuple[dict[str, Any], History]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if code == UNFINISHED:
+        # The alarm may have come in the middle of a compilation, which goes on in a thread of XLA's and crashes when
+        # the interpreter is taken down around it. Everything that is kept was already renamed into place.
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -264,7 +264,7 @@ def _quadrature(grid: str, nlat: int) -> tuple[Array, Array]:
     return _RULES[grid](nlat)
 
 
-def _legendre(n: int, x: Array) -> tuple[Array, Array]:
+def _legendre(n: int, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """P_n and P_{n-1} at x by Bonnet's recurrence, n P_n = (2n-1) x P_{n-1} - (n-1) P_{n-2}."""
     previous, current = np.ones_like(x), x.copy()
     for k in range(2, n + 1):
@@ -278,17 +278,17 @@ def _symmetric(theta: NDArray[Any], weights: NDArray[Any]) -> tuple[Array, Array
 
 
 def _legendre_gauss(n: int) -> tuple[Array, Array]:
-    # Newton in theta, where the nodes are nearly equispaced, so that polar nodes keep full relative precision.
-    theta = np.pi * (np.arange(n) + 0.75) / (n + 0.5)
+    # Newton in theta, where the nodes are nearly equispaced, so that polar nodes keep full relative precision; in
+    # extended precision, since the recurrence alone would leave 1e-12 in the weights at n = 512.
+    theta = np.pi * (np.arange(n, dtype=np.longdouble) + 0.75) / (n + 0.5)
     for _ in range(6):
         x, s = np.cos(theta), np.sin(theta)
         p, q = _legendre(n, x)
-        slope = n * (q - x * p) / s**2  # P_n'(x)
-        theta = theta + p / (slope * s)
+        theta = theta + p * s / (n * (q - x * p))  # P_n'(x) = n (P_{n-1} - x P_n) / sin(theta)^2
     x, s = np.cos(theta), np.sin(theta)
     p, q = _legendre(n, x)
-    slope = n * (q - x * p) / s**2
-    return _symmetric(theta, 2 / (s * slope) ** 2)
+    weights = 2 * s**2 / (n * (q - x * p)) ** 2
+    return _symmetric(theta.astype(np.float64), weights.astype(np.float64))
 
 
 def _lobatto(n: int) -> tuple[Array, Array]:

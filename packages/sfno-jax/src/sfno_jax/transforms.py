@@ -264,6 +264,7 @@ def _plan(spec: _Spec, vector: bool, inverse: bool) -> LegendrePlan:
     x = (x - x[::-1]) / 2  # symmetric about the equator to the last bit, with an exact zero there
     return LegendrePlan.create(
         cos_colatitude=x,
+        sin_colatitude=np.sin(theta),
         weights=weights,
         degree_scale=scale,
         lmax=spec.lmax,
