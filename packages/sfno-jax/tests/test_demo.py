@@ -46,7 +46,8 @@ def test_each_line_is_a_stage(outcome):
         for stage in ("one step ahead", "4 steps ahead"):
             assert any(line.startswith(f"{name}: training 0.2 s, {stage}") for line in lines)
     assert lines[-1] == result["summary"]
-    assert max(map(len, lines)) < 150
+    assert max(map(len, lines)) < 200
+    assert set(result) == {"title", "summary", "tables", "figures"}
 
 
 def test_pictures_are_there(outcome):
@@ -91,6 +92,9 @@ def test_tables_are_complete_and_honest(outcome):
     bounded = _table(result, "Rollouts of 12 steps")
     assert len(bounded) == 4
     assert all(row["fewest steps"] <= row["median steps"] <= 12 for row in bounded.values())
+    for row in bounded.values():
+        if row["bounded to the end"] == "2 of 2":
+            assert row["variance then / solver's"] > 0
 
 
 def test_numbers_are_plain():

@@ -185,10 +185,10 @@ def _run(out: Path, settings: DemoSettings) -> None:
         "summary": summary,
         "tables": result.tables,
         "figures": result.figures,
-        "seconds": round(spent, 1),
-        "settings": dataclasses.asdict(settings),
     }
-    write_atomically(out / "result.json", (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
+    for name, content in (("settings", dataclasses.asdict(settings)), ("result", values)):
+        text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+        write_atomically(out / f"{name}.json", text.encode())
     _say(summary)
 
 
