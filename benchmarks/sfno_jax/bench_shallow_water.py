@@ -19,10 +19,8 @@ CASES = [
     }
     for nlat, lmax, dt, scheme, threads in [
         (64, 22, 150.0, "reference", 1),
-        (64, 43, 150.0, "reference", 1),
         (128, 43, 150.0, "reference", 1),
         (128, 43, 150.0, "ab3", 1),
-        (128, 43, 150.0, "reference", 2),
         (256, 86, 75.0, "reference", 1),
     ]
 ]

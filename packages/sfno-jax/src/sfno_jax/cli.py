@@ -12,6 +12,7 @@ from sfno_jax.commands.learning import evaluate, export, finetune, rollout, trai
 from sfno_jax.commands.machine import bench, demo, doctor
 from sfno_jax.commands.pictures import plot
 from sfno_jax.commands.spectral import helmholtz, regrid, sht, spectrum
+from sfno_jax.heap import keep_freed_memory
 
 __all__ = ["main"]
 
@@ -27,6 +28,13 @@ main = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+@main.callback()
+def _process() -> None:
+    # A process of our own may keep the memory that a step frees; it doubles the speed of training (sfno_jax.heap).
+    keep_freed_memory()
+
 
 for panel, commands in {
     "This machine": (doctor, demo, bench),
