@@ -232,7 +232,7 @@ def _number(value: float) -> str:
 
 # ----------------------------------------------------------------------------------------- picture
 
-_COLOURS = {"solver": "0.25", "sfno": "tab:blue", "fno-time": "tab:orange", "fno-both": "tab:red"}
+_COLOURS = {"solver": "black", "sfno": "tab:blue", "fno-time": "tab:orange", "fno-parameters": "tab:red"}
 _CEILING = 1e4
 
 
@@ -250,7 +250,8 @@ def _draw(path: Path, runs: list[Run], reference: History, describer: Describer)
     hours = np.arange(1, len(reference.maximum) + 1)
     labelled: set[str] = set()
     for arm, title, history in shown:
-        style = {"color": _COLOURS[arm], "lw": 0.5, "alpha": 0.6}
+        on_top = arm == "solver"
+        style = {"color": _COLOURS[arm], "lw": 0.8 if on_top else 0.5, "alpha": 0.6, "zorder": 4 if on_top else 2}
         label = None if arm in labelled else title
         labelled.add(arm)
         series = (history.maximum, describer.energy(history), np.sqrt(history.change[..., 1]))

@@ -402,7 +402,8 @@ def runs(out: Path) -> list[tuple[dict[str, Any], History]]:
     """All complete runs in a folder: main arms first, by seed."""
     found = []
     for path in out.glob("runs/*/history.safetensors"):
-        found.append((json.loads((path.parent / "result.json").read_text()), load_history(path)))
+        result = json.loads((path.parent / "result.json").read_text())
+        found.append((result | {"title": ARMS[result["arm"]].title}, load_history(path)))
     return sorted(found, key=lambda run: (list(ARMS).index(run[0]["arm"]), run[0]["seed"]))
 
 
