@@ -250,8 +250,8 @@ def _draw(path: Path, runs: list[Run], reference: History, describer: Describer)
     hours = np.arange(1, len(reference.maximum) + 1)
     labelled: set[str] = set()
     for arm, title, history in shown:
-        on_top = arm == "solver"
-        style = {"color": _COLOURS[arm], "lw": 0.8 if on_top else 0.5, "alpha": 0.6, "zorder": 4 if on_top else 2}
+        order = {"solver": 4, "sfno": 3}.get(arm, 2)
+        style = {"color": _COLOURS[arm], "lw": 0.8 if order == 4 else 0.5, "alpha": 0.7, "zorder": order}
         label = None if arm in labelled else title
         labelled.add(arm)
         series = (history.maximum, describer.energy(history), np.sqrt(history.change[..., 1]))
@@ -279,8 +279,9 @@ def _draw(path: Path, runs: list[Run], reference: History, describer: Describer)
     axes[0, 0].legend(loc="upper left", fontsize=8)
     with io.BytesIO() as buffer:
         figure.savefig(buffer, dpi=100)
-        # 64 colours are enough for six, and keep the file small
-        Image.open(buffer).convert("RGB").quantize(64).save(path, optimize=True)
+        # a palette keeps the file small; "maximum coverage" does not lose the rarer hues
+        picture = Image.open(buffer).convert("RGB")
+        picture.quantize(128, method=Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
     plt.close(figure)
 
 
