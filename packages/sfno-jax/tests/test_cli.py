@@ -166,6 +166,16 @@ def test_helmholtz_of_a_sample_and_of_a_file(tmp_path):
     assert (tmp_path / "b" / "helmholtz.png").stat().st_size > 10_000
 
 
+def test_without_the_extra_pictures_are_still_drawn(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "xarray" else True)
+    result = invoke("helmholtz", "--json")
+    assert "helmholtz.nc is not written: it needs xarray, `pip install 'sfno-jax[io]'`" in result.stderr
+    assert json.loads(result.stdout)["files"] == ["out/helmholtz/helmholtz.png"]
+    error = invoke("regrid", "era5", "a.nc", "--nlat", 16, "--nlon", 32, code=1).stderr
+    assert "pip install 'sfno-jax[io]'" in error
+
+
 @pytest.mark.parametrize("target", ["fine.nc", "fine.zarr"])
 def test_regrid(tmp_path, target):
     result = invoke_json("regrid", "era5", target, "--nlat", 37, "--nlon", 72, "--grid", "equiangular", "-v", "u")

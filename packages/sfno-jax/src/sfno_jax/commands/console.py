@@ -53,7 +53,8 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
             _complain(str(error))
             raise typer.Exit(2) from error
         except _FAILURE as error:
-            _complain(f"{type(error).__name__}: {error}")
+            hint = "; `pip install 'sfno-jax[io]'` has it" if isinstance(error, ImportError) else ""
+            _complain(f"{type(error).__name__}: {error}{hint}")
             raise typer.Exit(1) from error
 
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from sfno_jax.commands.console import BadInput
+from sfno_jax.commands.console import BadInput, notice
 from sfno_jax.data.coordinates import GridError
 from sfno_jax.samples import SAMPLES, Sample, load_sample
 
-__all__ = ["read_fields", "write_dataset"]
+__all__ = ["read_fields", "write_dataset", "write_fields"]
 
 
 def read_fields(
@@ -87,11 +88,29 @@ def _require(source: str, variables: list[str], known: Iterable[str]) -> None:
         raise BadInput(f"{source} has no variable {', '.join(map(repr, missing))}; it has {', '.join(known)}")
 
 
+def write_fields(fields: Sample, path: Path, time: tuple[Any, str] | None = None) -> list[Path]:
+    """Write fields as netCDF beside other results; without the extra `io` they are left out, with a notice.
+
+    Args:
+        fields: The fields.
+        path: The file.
+        time: As in `Sample.to_xarray`.
+
+    Returns:
+        What was written.
+    """
+    missing = [name for name in ("xarray", "h5netcdf", "h5py") if importlib.util.find_spec(name) is None]
+    if missing:
+        notice(f"{path.name} is not written: it needs {' and '.join(missing)}, `pip install 'sfno-jax[io]'`")
+        return []
+    return [write_dataset(fields.to_xarray(time=time), path)]
+
+
 def write_dataset(dataset: Any, path: Path) -> Path:
     """Write an `xarray.Dataset` as netCDF or, if the name ends in .zarr, as a Zarr store.
 
-    Raises:
-        BadInput: xarray's back ends are not installed.
+    Returns:
+        The path.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".zarr":

@@ -132,18 +132,11 @@ def _range(values: Any) -> float:
 
 
 def _netcdf(path: Path, states: Any, times: Any, grid: Any) -> list[Path]:
-    """The states as netCDF, if xarray is there."""
-    import importlib.util
-
-    from sfno_jax.commands.console import notice
-    from sfno_jax.commands.fields import write_dataset
+    from sfno_jax.commands.fields import write_fields
     from sfno_jax.data.shallow_water import CHANNELS, UNITS
     from sfno_jax.samples import Sample
 
-    if importlib.util.find_spec("xarray") is None:
-        notice(f"{path.name} is not written: it needs xarray, `pip install 'sfno-jax[io]'`")
-        return []
     units = dict(zip(CHANNELS, UNITS, strict=True))
     fields = {name: states[:, i] for i, name in enumerate(CHANNELS)}
     sample = Sample("swe", "Shallow water", fields, units, grid, "sfno-jax")
-    return [write_dataset(sample.to_xarray(time=(times, "hours")), path)]
+    return write_fields(sample, path, time=(times, "hours"))

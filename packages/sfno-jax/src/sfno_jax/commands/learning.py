@@ -307,18 +307,13 @@ def _initial(forecaster: Forecaster, source: str, time: int) -> Any:
 
 
 def _save_states(forecaster: Forecaster, fields: Any, path: Path) -> list[Path]:
-    import importlib.util
-
     import numpy as np
 
-    from sfno_jax.commands.fields import write_dataset
+    from sfno_jax.commands.fields import write_fields
     from sfno_jax.samples import Sample
 
-    if importlib.util.find_spec("xarray") is None:
-        notice(f"{path.name} is not written: it needs xarray, `pip install 'sfno-jax[io]'`")
-        return []
     n = forecaster.normalizer
     arrays = {name: fields[:, i] for i, name in enumerate(n.channels)}
     units = dict(zip(n.channels, n.units, strict=True))
     sample = Sample("rollout", "Rollout", arrays, units, forecaster.grid, "sfno-jax")
-    return [write_dataset(sample.to_xarray(time=(np.arange(len(fields)), "steps")), path)]
+    return write_fields(sample, path, time=(np.arange(len(fields)), "steps"))

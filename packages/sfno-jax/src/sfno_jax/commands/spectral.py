@@ -157,8 +157,8 @@ def helmholtz(
     """
     import numpy as np
 
-    from sfno_jax.plotting import save_figure
-    from sfno_jax.plotting.panels import panel_figure
+    from sfno_jax.commands.fields import write_fields
+    from sfno_jax.plotting import panel_figure, save_figure
 
     fields = _read(source, [u, v], time)
     wind = fields.stack((u, v))
@@ -189,8 +189,10 @@ def helmholtz(
         ("velocity potential", "m2 s-1"): parts.velocity_potential,
     }
     figure = panel_figure(panels, fields.grid, _style(fields.grid.nlat), title=fields.title, note=fields.attribution)
-    written = _to_dataset(fields, parts)
-    files = [_write_dataset(written, out / "helmholtz.nc"), save_figure(figure, out / "helmholtz.png")]
+    files = [
+        *write_fields(_parts(fields, parts), out / "helmholtz.nc"),
+        save_figure(figure, out / "helmholtz.png"),
+    ]
     show(result, as_json, title=f"{fields.title}: Helmholtz decomposition", files=files)
 
 
@@ -229,6 +231,7 @@ def regrid(
 
     import numpy as np
 
+    from sfno_jax.commands.fields import write_dataset
     from sfno_jax.grids import SphereGrid
     from sfno_jax.spectral import regrid as carry
 
@@ -238,7 +241,7 @@ def regrid(
     fields = _read(source, variable, time)
     moved = {name: np.asarray(carry(values, fields.grid, new, lmax=lmax)) for name, values in fields.fields.items()}
     result = dataclasses.replace(fields, fields=moved, grid=new)
-    file = _write_dataset(result.to_xarray(), target)
+    file = write_dataset(result.to_xarray(), target)
     rows = [
         [name, fields.units[name], _mean(fields[name], fields.grid), _mean(values, new)]
         for name, values in moved.items()
@@ -301,7 +304,9 @@ def _mean(values: Any, grid: Any) -> float:
     return float((weights * values).sum() / weights.sum())
 
 
-def _to_dataset(fields: Sample, parts: Any) -> Any:
+def _parts(fields: Sample, parts: Any) -> Sample:
+    import numpy as np
+
     from sfno_jax.samples import Sample
 
     units = {
@@ -317,13 +322,5 @@ def _to_dataset(fields: Sample, parts: Any) -> Any:
     values = {name: getattr(parts, name) for name in list(units)[:4]}
     for part in ("rotational", "divergent"):
         values |= {f"{axis}_{part}": getattr(parts, part)[i] for i, axis in enumerate("uv")}
-    import numpy as np
-
     arrays = {name: np.asarray(value) for name, value in values.items()}
-    return Sample("helmholtz", fields.title, arrays, units, fields.grid, fields.attribution).to_xarray()
-
-
-def _write_dataset(dataset: Any, path: Path) -> Path:
-    from sfno_jax.commands.fields import write_dataset
-
-    return write_dataset(dataset, path)
+    return Sample("helmholtz", fields.title, arrays, units, fields.grid, fields.attribution)
