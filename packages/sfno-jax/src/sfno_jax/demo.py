@@ -49,7 +49,7 @@ _COLOURS = {"SFNO": "#2563a8", "FNO": "#d9622b"}
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """How much of everything; the defaults take about 100 seconds on two cores.
+    """How much of everything; the defaults take about 90 seconds on two cores.
 
     Attributes:
         seconds: Training time of each network [s], compilation not counted.
@@ -67,7 +67,7 @@ class DemoSettings:
         seed: Of everything.
     """
 
-    seconds: float = 27.0
+    seconds: float = 24.0
     tuning: float = 0.5
     n_future: int = 4
     trajectories: int = 40
