@@ -67,7 +67,7 @@ class DemoSettings:
         seed: Of everything.
     """
 
-    seconds: float = 24.0
+    seconds: float = 27.0
     tuning: float = 0.5
     n_future: int = 4
     trajectories: int = 40
