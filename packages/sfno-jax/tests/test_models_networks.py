@@ -341,6 +341,14 @@ def test_weights_move_to_another_grid():
     mean_coarse = (coarse * area_weights("legendre-gauss", 16, 32)).sum((-2, -1))
     mean_fine = (fine * area_weights("legendre-gauss", 32, 64)).sum((-2, -1))
     np.testing.assert_allclose(mean_fine, mean_coarse, rtol=1e-5, atol=1e-5)
+    latitude = make(nlat=16, nlon=32, grid="legendre-gauss", position_embedding="learnable lat")
+    here, there = colatitudes("legendre-gauss", 16), colatitudes("legendre-gauss", 32)
+    latitude.embedding.fields[...] = jnp.broadcast_to(
+        jnp.asarray(here, jnp.float32)[:, None], latitude.embedding.fields.shape
+    )
+    moved = np.asarray(latitude.on_grid(32, 64).embedding.fields[...])[0, :, 0]
+    np.testing.assert_allclose(moved[1:-1], there[1:-1], rtol=1e-6)  # linear in theta, so exact between the nodes
+    assert np.asarray(latitude.embedding.fields[...]).shape[1] == 16
     tied = make(nlat=16, nlon=32, norm="layer_norm")
     with pytest.raises(ValueError, match=r"blocks.0.norm.scale is tied to its grid"):
         tied.on_grid(32, 64)

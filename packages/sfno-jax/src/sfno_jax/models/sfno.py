@@ -9,8 +9,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeVar
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from numpy.typing import NDArray
 
+from sfno_jax.grids import colatitudes
 from sfno_jax.models.config import FNOConfig, OperatorConfig, SFNOConfig
 from sfno_jax.models.fft2 import InverseRealFFT2, RealFFT2
 from sfno_jax.models.layers import parameter_count
@@ -46,6 +51,8 @@ class SFNO(FourierNeuralOperator):
 
     def on_grid(self, nlat: int, nlon: int, grid: str | None = None) -> SFNO:
         """The same network on another grid: weights act on modes and channels, not on points.
+
+        What is learned per latitude (`learnable lat`) is interpolated.
 
         Args:
             nlat: Number of latitudes.
@@ -111,16 +118,31 @@ Model = TypeVar("Model", bound=FourierNeuralOperator)
 
 
 def _with_weights(target: Model, source: Model) -> Model:
-    new, old = nnx.state(target, nnx.Param), nnx.state(source, nnx.Param)
+    new, old = nnx.state(target, nnx.Param), nnx.state(nnx.clone(source), nnx.Param)
     for (path, there), (_, here) in zip(nnx.to_flat_state(new), nnx.to_flat_state(old), strict=True):
+        if path == ("embedding", "fields") and here.get_value().shape[-1] == 1:
+            here.set_value(_interpolated(here.get_value(), source.config, target.config))
         if there.get_value().shape != here.get_value().shape:
             raise ValueError(
                 f"weight {'.'.join(map(str, path))} is tied to its grid: shape "
                 f"{here.get_value().shape} here, {there.get_value().shape} on the new one "
-                "(grid layer norm and learned position embeddings cannot change resolution)"
+                "(grid layer norm and position embeddings learned per point cannot change resolution)"
             )
     nnx.update(target, old)
     return target
+
+
+def _rows(config: OperatorConfig) -> NDArray[np.float64]:
+    """Colatitudes of the rows; an FNO knows of no grid, so its rows are taken to be equispaced between the poles."""
+    if isinstance(config, SFNOConfig):
+        return colatitudes(config.grid, config.nlat)
+    return np.pi * (np.arange(config.nlat) + 0.5) / config.nlat
+
+
+def _interpolated(fields: jax.Array, source: OperatorConfig, target: OperatorConfig) -> jax.Array:
+    """What was learned per latitude, (channels, nlat, 1), linearly between the latitudes of another grid."""
+    here, there = _rows(source), _rows(target)
+    return jax.vmap(lambda column: jnp.interp(there, here, column))(fields[..., 0])[..., None].astype(fields.dtype)
 
 
 def build_model(config: OperatorConfig, rngs: nnx.Rngs) -> SFNO | FNO:
