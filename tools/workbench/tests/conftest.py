@@ -12,6 +12,9 @@ import pytest
 DEMOS = """
 import json, os, pathlib, subprocess, sys, time
 
+# A shell that runs the tests in the background has their children ignore Ctrl-C; these are to hear it.
+_LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489"
     "0000000d49444154789c6360606060000000050001a5f645400000000049454e44ae426082"
@@ -82,7 +85,7 @@ def start() -> Callable[..., subprocess.Popen[str]]:
 
     def start(name: str, *arguments: str, cwd: Path, path: Path | None = None, **env: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", f"from workbench.cli import {name}_main as m; m()", *arguments],
+            [sys.executable, "-c", f"{_LISTEN}from workbench.cli import {name}_main as m; m()", *arguments],
             cwd=cwd,
             env={
                 **os.environ,
