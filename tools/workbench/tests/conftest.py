@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-DEMOS = """
-import json, os, pathlib, subprocess, sys, time
-
 # A shell that runs the tests in the background has their children ignore Ctrl-C; these are to hear it.
 _LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+
+DEMOS = """
+import json, os, pathlib, subprocess, sys, time
 
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489"
