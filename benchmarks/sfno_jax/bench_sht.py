@@ -166,7 +166,7 @@ class peer_ducc0:
         if case.direction.endswith("synthesis"):
             x = np.ascontiguousarray(x[..., self._l, self._m])
             if components == 2:
-                x = x * self._root * np.array([-1, 1])[:, None]
+                x = x * self._root * np.array([1, -1])[:, None]
         self._x = x
 
     def run(self):
@@ -181,7 +181,7 @@ class peer_ducc0:
         if self._case.direction.endswith("synthesis"):
             return y if vector else y[:, 0]
         if vector:
-            y = y * np.array([-1, 1])[:, None] / np.maximum(self._root, 1)
+            y = y * np.array([1, -1])[:, None] / np.maximum(self._root, 1)
         n = self._case.nlat
         out = np.zeros((*y.shape[:-1], n, n), y.dtype)
         out[..., self._l, self._m] = y

@@ -60,16 +60,19 @@ def read_results(file: Path) -> dict[str, Any]:
         raise WorkspaceError(f"{file} is not a result file of bench: {error}") from error
 
 
-def merge(old: Iterable[JsonRow], new: Iterable[Row], machine: dict[str, str], whole: set[str]) -> list[JsonRow]:
+def merge(
+    old: Iterable[JsonRow], new: Iterable[Row], machine: dict[str, str], whole: set[str], declared: set[tuple[str, str]]
+) -> list[JsonRow]:
     """The rows of this run over those of earlier ones.
 
     Args:
         old: Rows of earlier runs.
         new: Rows of this run.
         machine: Where this run took place; each row keeps its own.
-        whole: Benchmark files measured in full: their old rows go, even of cases that are no more.
+        whole: Benchmark files measured in full: all their old rows go.
+        declared: (benchmark file, case) of all there are; old rows of others are of cases that are no more, and go.
     """
-    rows = {_key(row): row for row in old if row["bench"] not in whole}
+    rows = {_key(row): row for row in old if row["bench"] not in whole and (row["bench"], row["case"]) in declared}
     for row in new:
         data = {**asdict(row), "run": machine}
         rows[_key(data)] = data

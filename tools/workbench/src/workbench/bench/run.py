@@ -127,7 +127,8 @@ def run_suite(
             if not options.only and not options.threads:
                 whole.add(bench.file.name)
     finally:
-        merged = merge(earlier["rows"], rows, machine, whole)
+        declared = {(bench.file.name, case.name) for bench in benches for case in bench.cases}
+        merged = merge(earlier["rows"], rows, machine, whole, declared)
         write_results(folder, suite.title, merged, earlier["claims"])
     return rows, folder
 
