@@ -41,6 +41,7 @@ def write(
     controls = _controls(reference)
     rows = [_row(result, history, reference, describer, recipe.marks, bands) for result, history in [*runs, *controls]]
     report = {
+        **_result(rows, recipe),
         "setting": {**settings, **_plain(vars(recipe)), "window_hours": WINDOW, "bands": vars(bands), "share": SHARE},
         "machine": {"processor": platform.machine(), "jax": jax.__version__, "python": platform.python_version()},
         "solver": _solver(reference, describer, recipe.marks),
@@ -188,12 +189,35 @@ def _markdown(rows: list[dict[str, Any]], report: dict[str, Any], recipe: Any, b
     return "\n".join([*head, *(_line(row) for row in rows), "", _persistence(rows, recipe), ""])
 
 
+def _result(rows: list[dict[str, Any]], recipe: Any) -> dict[str, Any]:
+    """The claim in the form of a demo's result, which `bench` copies into RESULTS.md."""
+    main = [row for row in rows if row["title"] == "SFNO"]
+    plausible, rollouts = (sum(row[key] for row in main) for key in ("plausible", "rollouts"))
+    columns = ["", "seed", "parameters", "steps (ahead)", "CPU s", f"L2 at {_slashed(recipe.leads)} h", "bounded"]
+    columns += ["plausible (95 %)", "max |x|", "variance ratio", "energy ratio", "spectrum factor", "change", "failed"]
+    return {
+        "title": f"rollouts of {recipe.marks[-1]} steps",
+        "summary": f"SFNO: {plausible} of {rollouts} rollouts from unseen states bounded and plausible to the end. "
+        "What plausible means, and the picture: claim_stability.md, claim_stability.png.",
+        "tables": [{"title": "Every arm and seed", "columns": columns, "rows": [_cells(row) for row in rows]}],
+        "figures": [{"file": "claim_stability.png", "caption": "every rollout"}],
+    }
+
+
+def _slashed(values: Any) -> str:
+    return " / ".join(map(str, values))
+
+
 def _line(row: dict[str, Any]) -> str:
+    return "| " + " | ".join(_cells(row)) + " |"
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
     low, high = row["plausible_interval"]
     variance, spectrum = np.array(row["variance"]), np.array(row["spectrum"])
     steps = " + ".join(f"{count} ({ahead})" for ahead, count, _ in row["stages"]) if row["stages"] else ""
     failures = ", ".join(f"{name} {count}" for name, count in row["failures"].items())
-    cells = [
+    return [
         row["title"],
         "" if row["seed"] is None else str(row["seed"]),
         f"{row['parameters']:,}" if row["parameters"] else "",
@@ -209,7 +233,6 @@ def _line(row: dict[str, Any]) -> str:
         _number(min(low for low, _, _ in row["tendency"])),
         failures or "nothing",
     ]
-    return "| " + " | ".join(cells) + " |"
 
 
 def _persistence(rows: list[dict[str, Any]], recipe: Any) -> str:
