@@ -78,5 +78,5 @@ def test_a_path_or_an_address_would_be_found(tmp_path: Path, folder):
     file.write_text(f'open("/{folder}/me/x")\nurl = "https://{"py" + "pi"}.org/simple"\n')
     assert len(_lines_with(MACHINE_PATH, [file])) == 1
     assert len(_lines_with(_host_pattern({"py" + "pi.org"}), [file])) == 1
-    file.write_text('open("~/work/x")\nurl = "https://example.invalid/home/page"\n')
+    file.write_text('open("~/code/x")\nurl = "https://example.invalid/home/page"\n')
     assert _lines_with(MACHINE_PATH, [file]) == []

@@ -43,8 +43,8 @@ def test_each_line_is_a_stage(outcome):
     _, printed, result = outcome
     lines = printed.strip().splitlines()
     for name in ("SFNO", "FNO"):
-        for stage in ("one step ahead", "4 steps ahead"):
-            assert any(line.startswith(f"{name}: training 0.2 s, {stage}") for line in lines)
+        for stage in ("0.28 s, one step ahead", "0.12 s, 4 steps ahead"):
+            assert any(line.startswith(f"{name}: training {stage}") for line in lines)
     assert lines[-1] == result["summary"]
     assert max(map(len, lines)) < 200
     assert set(result) == {"title", "summary", "tables", "figures"}
