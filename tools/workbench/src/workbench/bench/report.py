@@ -251,7 +251,7 @@ def _plot(file: Path, rows: list[JsonRow]) -> bool:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 1.0 + 0.3 * len(shown)), dpi=110, layout="constrained")
+    figure = Figure(figsize=(8, 1.0 + 0.3 * len(shown)), dpi=80, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for place, row in enumerate(reversed(shown)):
