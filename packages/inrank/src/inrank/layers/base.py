@@ -1,0 +1,365 @@
+r"""What every low-rank layer is: two factors, an active number of directions, and exact ways to change it.
+
+    D = U V,   U (m, k), V (k, n),   k = rank + buffer active directions,
+
+    W = W_0 + D  (plain InRank; W_0 is a frozen buffer)     or     W = U V  (InRank-Efficient).
+
+Zhao et al. 2023 (arXiv:2306.11250), sections 4.1 and 4.2. Of the official code's factors, B is U and A is V. Growing
+appends orthonormal rows to V and zero columns to U: the function does not change, and the new directions learn from
+the next step on, since the gradient of U's new columns is not zero.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from inrank.config import InRankConfig
+from inrank.initialization import fresh_directions, initial_factors
+from inrank.layers.sharding import read_whole, write_whole
+from inrank.spectrum import product_singular_values, product_svd
+
+__all__ = ["FactorChange", "LowRankLayer"]
+
+# Singular values below this part of the largest are zero: their directions keep V and get U = 0.
+_NEGLIGIBLE = 1e-7
+
+
+@dataclass(frozen=True)
+class FactorChange:
+    """How the factors of a layer were changed, for whatever is stored beside them (moments of an optimizer).
+
+    With V' = G V and U' = U G^-1 the gradients become g_U' = g_U G^T and g_V' = G^-T g_V; so do first moments.
+
+    Attributes:
+        old_active: Directions before.
+        new_active: Directions after.
+        kept: Leading directions of the new factors that come from old ones; the others are fresh.
+        u_map: (groups, kept, old_active): g_U' = g_U u_map^T; None: the first `kept` columns as they are.
+        v_map: (groups, kept, old_active): g_V' = v_map g_V; None: the first `kept` rows as they are.
+    """
+
+    old_active: int
+    new_active: int
+    kept: int
+    u_map: Tensor | None = None
+    v_map: Tensor | None = None
+
+    @property
+    def added(self) -> int:
+        """Fresh directions, the last ones."""
+        return self.new_active - self.kept
+
+
+class LowRankLayer(nn.Module, abc.ABC):
+    """Base of all low-rank layers.
+
+    Attributes:
+        u: Parameter (m, capacity); with groups, rows in blocks of m / groups.
+        v: Parameter (capacity, n), or (groups, capacity, n) if groups > 1.
+        weight0: W_0 in the layout of the replaced layer (buffer), or None.
+        bias: Parameter or None.
+        rank: Directions that count, r.
+        active: Directions that are computed and trained: r + buffer, padded.
+        max_rank: Largest rank.
+        growing: Whether a controller may change the rank.
+        config: What the layer was made with.
+    """
+
+    keeps_dense: ClassVar[bool] = False
+    u: nn.Parameter
+    v: nn.Parameter
+    weight0: Tensor | None
+    initial_u: Tensor | None
+    initial_v: Tensor | None
+
+    def __init__(
+        self,
+        dense: Tensor,
+        *,
+        config: InRankConfig,
+        groups: int = 1,
+        name: str = "",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """Make the factors.
+
+        Args:
+            dense: The weight that is replaced, in matrix form (groups, m / groups, n).
+            config: Ranks and initialization.
+            groups: Independent blocks that share one rank.
+            name: Of the layer, for messages.
+            generator: Source of randomness on the CPU; default: seeded by config.seed.
+
+        Raises:
+            TypeError: If the weight is not of a real floating type.
+            ValueError: If rank + buffer do not fit.
+        """
+        super().__init__()
+        if not dense.is_floating_point():
+            raise TypeError(
+                f"{name or 'the layer'}: the weight is {dense.dtype}; low-rank factors need a floating type"
+            )
+        self.config, self.groups, self.name = config, groups, name
+        self.rows, self.columns = dense.shape[1] * groups, dense.shape[2]
+        self.full_rank = min(dense.shape[1], dense.shape[2])
+        self.buffer_size = config.buffer_of(self.full_rank)
+        self.max_rank = config.max_rank_of(self.full_rank)
+        self.rank = config.rank
+        self.growing = True
+        self._check_ranks()
+        self.active = self.padded(self.rank + self.buffer_size)
+        stored = self.largest_active if config.storage == "reserve" else self.active
+        generator = generator or torch.Generator().manual_seed(config.seed)
+        init = config.resolved_init
+        # the official code draws all R directions at once and exposes more of them as it grows
+        drawn = stored if config.strict else self.active
+        u, v = initial_factors(
+            init, dense, drawn, allocated=self.max_rank, scale=config.init_scale, generator=generator
+        )
+        u = torch.nn.functional.pad(u, (0, stored - drawn))
+        v = torch.nn.functional.pad(v, (0, 0, 0, stored - drawn))
+        self.u = nn.Parameter(u.reshape(self.rows, stored).contiguous())
+        self.v = nn.Parameter((v if groups > 1 else v[0]).contiguous())
+        # D = U V - U_0 V_0 needs the initial product, where there is one and its spectrum is asked for
+        keeps_initial = config.resolved_spectrum == "update" and init != "zero"
+        self.register_buffer("initial_u", u[..., : self.active].clone() if keeps_initial else None)
+        self.register_buffer("initial_v", v[..., : self.active, :].clone() if keeps_initial else None)
+
+    def _check_ranks(self) -> None:
+        name = self.name or type(self).__name__
+        if self.rank > self.max_rank:
+            raise ValueError(
+                f"{name}: rank {self.rank} exceeds max_rank {self.max_rank} of a {self.rows} x {self.columns} weight; "
+                "lower rank or raise max_rank"
+            )
+        limit = self.max_rank if self.config.strict else self.full_rank
+        if self.rank + self.buffer_size > limit:
+            raise ValueError(
+                f"{name}: rank {self.rank} + buffer {self.buffer_size} exceeds {limit}, the limit of a "
+                f"{self.rows} x {self.columns} weight; lower rank or buffer, or exclude the layer"
+            )
+
+    # -- sizes ---------------------------------------------------------------------------------------------------
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """(m, n): rows of U and columns of V."""
+        return self.rows, self.columns
+
+    @property
+    def largest_active(self) -> int:
+        """Directions at the largest rank; the official release has R for rank and buffer together."""
+        return self.max_rank if self.config.strict else min(self.max_rank + self.buffer_size, self.full_rank)
+
+    @property
+    def capacity(self) -> int:
+        """Directions that are stored."""
+        return self.u.shape[-1]
+
+    @property
+    def buffer(self) -> int:
+        """Directions that are trained beyond the rank."""
+        return self.active - self.rank
+
+    def padded(self, directions: int) -> int:
+        """The number of active directions for this many wanted ones."""
+        multiple = self.config.pad_to
+        return min(-(-directions // multiple) * multiple, max(self.largest_active, self.rank))
+
+    # -- values --------------------------------------------------------------------------------------------------
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """The active factors, detached: (groups, m / groups, active) and (groups, active, n)."""
+        u = read_whole(self.u).detach()[:, : self.active]
+        v = read_whole(self.v).detach()
+        v = v if self.groups > 1 else v[None]
+        return u.reshape(self.groups, -1, self.active), v[:, : self.active]
+
+    def active_factors(self) -> tuple[Tensor, Tensor]:
+        """The factors that the forward pass uses: (m, active) and (active, n) or (groups, active, n)."""
+        if self.active == self.capacity:
+            return self.u, self.v
+        return self.u[:, : self.active], self.v[..., : self.active, :]
+
+    def update_factors(self) -> tuple[Tensor, Tensor]:
+        """Factors of D, the update since the start: (U, V), or ([U, -U_0], [V; V_0]) if the start was not zero."""
+        u, v = self.factors()
+        if self.initial_u is None or self.initial_v is None:
+            return u, v
+        return torch.cat([u, -self.initial_u.to(u)], -1), torch.cat([v, self.initial_v.to(v)], -2)
+
+    def singular_values(self, spectrum: str | None = None, method: str | None = None) -> Tensor:
+        """Singular values (groups, min(m / groups, n)), zeros included, that the rank rule looks at.
+
+        Args:
+            spectrum: ``"product"`` (U V) or ``"update"`` (D); default: the configuration's.
+            method: See `inrank.spectrum.product_singular_values`; default: the configuration's.
+
+        Raises:
+            FloatingPointError: If a factor is not finite; names the layer.
+        """
+        chosen = spectrum or self.config.resolved_spectrum
+        u, v = self.update_factors() if chosen == "update" else self.factors()
+        generator = torch.Generator(u.device).manual_seed(self.config.seed)
+        try:
+            return product_singular_values(u, v, method=method or self.config.method, generator=generator)
+        except FloatingPointError as error:
+            raise FloatingPointError(f"layer {self.name or type(self).__name__}: {error}") from error
+
+    def product(self) -> Tensor:
+        """U V in at least float32, (groups, m / groups, n)."""
+        u, v = self.factors()
+        dtype = torch.promote_types(u.dtype, torch.float32)
+        return u.to(dtype) @ v.to(dtype)
+
+    @abc.abstractmethod
+    def as_matrix(self, weight: Tensor) -> Tensor:
+        """A weight in the replaced layer's layout as (groups, m / groups, n)."""
+
+    @abc.abstractmethod
+    def as_weight(self, matrix: Tensor) -> Tensor:
+        """The inverse of `as_matrix`."""
+
+    def dense_weight(self, dtype: torch.dtype | None = None) -> Tensor:
+        """W in the layout of the replaced layer, summed in at least float32 and then cast.
+
+        Args:
+            dtype: Of the result; default: that of the factors.
+        """
+        product = self.as_weight(self.product())
+        if self.weight0 is not None:
+            product = product + read_whole(self.weight0).to(product)
+        return product.to(dtype or self.u.dtype)
+
+    @abc.abstractmethod
+    def to_dense(self) -> nn.Module:
+        """The layer with a dense weight, of the type that was replaced."""
+
+    # -- changes -------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def resize(
+        self,
+        rank: int,
+        buffer: int | None = None,
+        *,
+        how: str = "append",
+        generator: torch.Generator | None = None,
+    ) -> FactorChange:
+        """Set the rank, changing the parameters in place (their identity is kept, their gradients are dropped).
+
+        Args:
+            rank: New rank.
+            buffer: Directions beyond it; default: the configuration's, as far as there is room.
+            how: ``"append"``: fresh directions with U = 0 after the present ones, or none; never drops one: the
+                function is exactly unchanged. ``"svd"``: balanced singular directions, U = P sqrt(S),
+                V = sqrt(S) Q^T, the smallest ones dropped: the function changes by what was dropped only.
+                ``"slice"``: the official release: the first ones are kept as they are, reserved ones are exposed.
+            generator: Of fresh directions, on the CPU.
+
+        Returns:
+            What was done, for the optimizer's state.
+
+        Raises:
+            ValueError: If the rank does not fit or `how` cannot do it.
+        """
+        if not 0 <= rank <= self.full_rank:
+            raise ValueError(f"layer {self.name}: rank {rank} is not in 0..{self.full_rank}")
+        self.max_rank = max(self.max_rank, rank)
+        wanted = self.buffer_size if buffer is None else buffer
+        if wanted < 0:
+            raise ValueError(f"layer {self.name}: buffer {wanted} is negative")
+        old = self.active
+        new = min(rank + wanted, self.largest_active if buffer is None else self.full_rank)
+        new = max(new, rank) if buffer is not None else self.padded(max(new, rank))
+        if how == "append":
+            new = max(new, old)
+            change = FactorChange(old, new, kept=old)
+            u, v = self.factors()
+            u, v = self._appended(u, v, new - old, generator)
+        elif how == "svd":
+            u, v, change = self._balanced(min(new, old), new)
+            u, v = self._appended(u, v, change.added, generator)
+        elif how == "slice":
+            if new > self.capacity:
+                raise ValueError(f"layer {self.name}: {new} directions do not fit into {self.capacity} stored ones")
+            change = FactorChange(old, new, kept=new)
+            self.rank, self.active = rank, new
+            return change
+        else:
+            raise ValueError(f"unknown how {how!r}; known: append, svd, slice")
+        self.rank, self.active = rank, new
+        self._store(u, v)
+        return change
+
+    def _appended(self, u: Tensor, v: Tensor, added: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        if not added:
+            return u, v
+        fresh = fresh_directions(v, added, generator=generator)
+        return torch.nn.functional.pad(u, (0, added)), torch.cat([v, fresh], -2)
+
+    def _balanced(self, kept: int, new: int) -> tuple[Tensor, Tensor, FactorChange]:
+        u, v = self.factors()
+        svd = product_svd(u.double(), v.double())
+        s = svd.s[..., :kept]
+        alive = s > _NEGLIGIBLE * svd.s[..., :1]
+        root = torch.where(alive, s, 1.0).sqrt()
+        scale = torch.where(alive, root, 0.0)
+        # G = S^(-1/2) P^T U on the kept directions: V' = G V, U' = U G^-1
+        inverse = torch.where(alive, 1.0 / root, 0.0)
+        u_map = inverse.unsqueeze(-1) * svd.core_left[..., :kept, :]
+        v_map = inverse.unsqueeze(-1) * svd.core_right[..., :kept].mT
+        # a direction without singular value keeps its row, or both factors would be zero and stay it
+        length = torch.where(alive, root, torch.where(alive.any(-1, keepdim=True), root.mean(-1, keepdim=True), 1.0))
+        left = svd.left[..., :kept] * scale.unsqueeze(-2)
+        right = length.unsqueeze(-1) * svd.right[..., :kept, :]
+        change = FactorChange(self.active, new, kept, u_map, v_map)
+        return left.to(u.dtype), right.to(v.dtype), change
+
+    def _store(self, u: Tensor, v: Tensor) -> None:
+        spare = self.capacity - u.shape[-1] if self.config.storage == "reserve" else 0
+        if spare < 0:
+            raise ValueError(
+                f"layer {self.name}: {u.shape[-1]} directions do not fit into {self.capacity} reserved ones; "
+                "raise max_rank when the model is wrapped"
+            )
+        u = torch.nn.functional.pad(u, (0, spare)).reshape(self.rows, -1)
+        v = torch.nn.functional.pad(v, (0, 0, 0, spare))
+        write_whole(self.u, u)
+        write_whole(self.v, v if self.groups > 1 else v[0])
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def ranks(self) -> dict[str, Any]:
+        """What JSON must say of the layer so that it can be built again (`restore_ranks`)."""
+        return {
+            "rank": self.rank,
+            "active": self.active,
+            "capacity": self.capacity,
+            "max_rank": self.max_rank,
+            "growing": self.growing,
+            "initial": None if self.initial_u is None else self.initial_u.shape[-1],
+        }
+
+    @torch.no_grad()
+    def restore_ranks(self, ranks: dict[str, Any]) -> None:
+        """Give the factors the sizes of a saved layer; their values are to be loaded next."""
+        self.rank, self.active = ranks["rank"], ranks["active"]
+        self.max_rank, self.growing = ranks["max_rank"], ranks["growing"]
+        capacity = ranks["capacity"]
+        if capacity != self.capacity:
+            write_whole(self.u, self.u.new_zeros(self.rows, capacity))
+            write_whole(self.v, self.v.new_zeros(*self.v.shape[:-2], capacity, self.columns))
+        count = ranks["initial"]
+        self.initial_u = None if count is None else self.u.new_zeros(self.groups, self.rows // self.groups, count)
+        self.initial_v = None if count is None else self.v.new_zeros(self.groups, count, self.columns)
+
+    def extra_repr(self) -> str:
+        """Shape and ranks."""
+        kind = "W_0 + U V" if self.weight0 is not None else "U V"
+        return f"{self.rows} x {self.columns}, {kind}, rank {self.rank} + {self.buffer} of {self.full_rank}"
