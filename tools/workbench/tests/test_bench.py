@@ -102,6 +102,9 @@ def test_single_sided_cases_and_memory(command, suite: Path):
     assert memory["ours"]["peak_mb"] > memory["ours"]["growth_mb"]
     assert memory["goals"][0]["met"]
     assert memory["goals"][1]["value"] == pytest.approx(1.0, rel=0.3)
+    assert memory["ours"]["counted_mb"] == 72
+    assert (memory["goals"][2]["value"], memory["goals"][2]["met"]) == (0.25, True)
+    assert "72 / 288 = 0.250" in (suite / "RESULTS.md").read_text()
 
 
 def test_quick_records_nothing_and_only_replaces_its_own_rows(command, suite: Path):

@@ -22,7 +22,7 @@ from workbench.workspace import WorkspaceError
 __all__ = ["OURS_METRICS", "PAIR_METRICS", "Bench", "Case", "Goal", "PeerSpec", "read_bench"]
 
 OURS_METRICS = ("seconds", "cpu_seconds", "first_call_seconds", "peak_mb", "growth_mb")
-PAIR_METRICS = ("ratio", "speedup", "cpu_ratio", "growth_ratio", "first_call_ratio")
+PAIR_METRICS = ("ratio", "speedup", "cpu_ratio", "growth_ratio", "first_call_ratio", "counted_ratio")
 MIN_PAIRS = 7
 DEFAULT_PAIRS = 11
 _GOAL = re.compile(r"(?P<metric>\w+)\s*(?P<sign><=|>=|<|>)\s*(?P<limit>[0-9.eE+-]+)")

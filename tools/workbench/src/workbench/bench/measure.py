@@ -42,6 +42,7 @@ class SideResult:
         first_call_seconds: Building (tables, compilation) and first call in a fresh process [s].
         peak_mb: Peak memory of that process [MB].
         growth_mb: The same less what the process held after its imports [MB].
+        counted_mb: What the side itself says it holds, where it has `counted_bytes` [MB].
         versions: Of Python and the side's distributions.
     """
 
@@ -50,6 +51,7 @@ class SideResult:
     first_call_seconds: float | None = None
     peak_mb: float | None = None
     growth_mb: float | None = None
+    counted_mb: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -211,6 +213,8 @@ def _fresh_runs(
             result.versions = process.versions
     for name in ("first_call_seconds", "peak_mb", "growth_mb"):
         setattr(result, name, float(np.median([header[name] for header in headers])))
+    if "counted_mb" in headers[-1]:
+        result.counted_mb = float(headers[-1]["counted_mb"])
     return _output(header, output)
 
 
@@ -315,6 +319,7 @@ def _pair_values(row: Row) -> dict[str, float | None]:
         "cpu_ratio": _over(row.ours.cpu_seconds, row.theirs.cpu_seconds),
         "growth_ratio": _over(row.ours.growth_mb, row.theirs.growth_mb),
         "first_call_ratio": _over(row.ours.first_call_seconds, row.theirs.first_call_seconds),
+        "counted_ratio": _over(row.ours.counted_mb, row.theirs.counted_mb),
     }
 
 

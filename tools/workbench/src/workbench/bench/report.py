@@ -169,7 +169,17 @@ def goal_words(goal: dict[str, Any]) -> str:
 
 
 def _memory_table(rows: list[JsonRow]) -> str:
-    head = ("case", "ours: growth (peak) [MB]", "first call", "peer", "its growth (peak) [MB]", "its first call")
+    head: tuple[str, ...] = (
+        "case",
+        "ours: growth (peak) [MB]",
+        "first call",
+        "peer",
+        "its growth (peak) [MB]",
+        "its first call",
+    )
+    counted = any((row["ours"] or {}).get("counted_mb") is not None for row in rows)
+    if counted:
+        head = (*head, "counted: ours / peer [MB]")
     cells = []
     for row in rows:
         ours, theirs = row["ours"], row["theirs"] or {}
@@ -181,6 +191,7 @@ def _memory_table(rows: list[JsonRow]) -> str:
                 row["peer"] or "",
                 _memory(theirs),
                 _seconds(theirs.get("first_call_seconds")),
+                *([_counted(ours, theirs)] if counted else []),
             ]
         )
     return _table(head, cells)
@@ -190,6 +201,13 @@ def _memory(side: JsonRow) -> str:
     if side.get("peak_mb") is None:
         return ""
     return f"{side['growth_mb']:.0f} ({side['peak_mb']:.0f})"
+
+
+def _counted(ours: JsonRow, theirs: JsonRow) -> str:
+    a, b = ours.get("counted_mb"), theirs.get("counted_mb")
+    if a is None:
+        return ""
+    return f"{a:.0f}" if b is None else f"{a:.0f} / {b:.0f} = {a / b:.3f}"
 
 
 def _seconds(value: Any) -> str:

@@ -142,6 +142,8 @@ class Worker:
             "growth_mb": (peak - before) / 1e6,
             "digest": digest,
         }
+        if hasattr(side, "counted_bytes"):
+            header["counted_mb"] = side.counted_bytes() / 1e6
         return header, np.asarray(output)
 
     def _time(self, calls: int) -> dict[str, float]:
