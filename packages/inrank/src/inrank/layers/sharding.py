@@ -34,4 +34,8 @@ def write_whole(parameter: Tensor, value: Tensor) -> None:
     elif parameter.shape == value.shape:
         parameter.data.copy_(value)
     else:
+        # a graph that somebody still holds (losses in a list) holds a gradient accumulator that expects the old shape;
+        # PyTorch makes a new one only when the type of the data changes
+        passing = torch.float32 if parameter.dtype == torch.float16 else torch.float16
+        parameter.data = torch.empty(0, dtype=passing, device=parameter.device)
         parameter.data = value.contiguous()
