@@ -1,6 +1,34 @@
 """Incremental low-rank learning: train networks whose weight updates grow in rank as needed."""
 
 from inrank.config import InRankConfig
-from inrank.layers import FactorChange, InRankEfficientLinear, InRankLinear, LowRankLayer
+from inrank.layers import (
+    FactorChange,
+    InRankConv1D,
+    InRankConv2d,
+    InRankEfficientConv1D,
+    InRankEfficientConv2d,
+    InRankEfficientEmbedding,
+    InRankEfficientLinear,
+    InRankEmbedding,
+    InRankLinear,
+    LowRankLayer,
+)
+from inrank.wrapping import WrapReport, low_rank_layers, summary, wrap
 
-__all__ = ["FactorChange", "InRankConfig", "InRankEfficientLinear", "InRankLinear", "LowRankLayer"]
+__all__ = [
+    "FactorChange",
+    "InRankConfig",
+    "InRankConv1D",
+    "InRankConv2d",
+    "InRankEfficientConv1D",
+    "InRankEfficientConv2d",
+    "InRankEfficientEmbedding",
+    "InRankEfficientLinear",
+    "InRankEmbedding",
+    "InRankLinear",
+    "LowRankLayer",
+    "WrapReport",
+    "low_rank_layers",
+    "summary",
+    "wrap",
+]

@@ -12,18 +12,22 @@ the next step on, since the gradient of U's new columns is not zero.
 from __future__ import annotations
 
 import abc
+import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from inrank.config import InRankConfig
-from inrank.initialization import fresh_directions, initial_factors
+from inrank.initialization import derived_generator, fresh_directions, initial_factors
 from inrank.layers.sharding import read_whole, write_whole
 from inrank.spectrum import product_singular_values, product_svd
 
-__all__ = ["FactorChange", "LowRankLayer"]
+__all__ = ["FLOATS", "FactorChange", "LowRankLayer"]
+
+# What factors can be made of: torch also calls 8-bit types floating, but computes little with them.
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 # Singular values below this part of the largest are zero: their directions keep V and get U = 0.
 _NEGLIGIBLE = 1e-7
@@ -90,17 +94,23 @@ class LowRankLayer(nn.Module, abc.ABC):
 
         Args:
             dense: The weight that is replaced, in matrix form (groups, m / groups, n).
-            config: Ranks and initialization.
+            config: Ranks and initialization; whether W_0 is kept is a matter of the class, not of config.mode.
             groups: Independent blocks that share one rank.
-            name: Of the layer, for messages.
-            generator: Source of randomness on the CPU; default: seeded by config.seed.
+            name: Of the layer, for messages and seeds.
+            generator: Source of randomness on the CPU; default: seeded by config.seed and the name.
 
         Raises:
-            TypeError: If the weight is not of a real floating type.
-            ValueError: If rank + buffer do not fit.
+            TypeError: If the weight's type is not among `FLOATS`.
+            ValueError: If rank + buffer do not fit, or W = U V would start at zero.
         """
         super().__init__()
-        if not dense.is_floating_point():
+        config = dataclasses.replace(config, mode="full" if self.keeps_dense else "efficient")
+        if not self.keeps_dense and (config.resolved_init == "zero" or config.init_scale == 0):
+            raise ValueError(
+                f"{name or type(self).__name__}: without W_0 the layer would start at W = U V = 0; two such layers in "
+                'a row are a saddle whose gradients are zero for ever: choose another init or mode="full"'
+            )
+        if dense.dtype not in FLOATS:
             raise TypeError(
                 f"{name or 'the layer'}: the weight is {dense.dtype}; low-rank factors need a floating type"
             )
@@ -114,7 +124,7 @@ class LowRankLayer(nn.Module, abc.ABC):
         self._check_ranks()
         self.active = self.padded(self.rank + self.buffer_size)
         stored = self.largest_active if config.storage == "reserve" else self.active
-        generator = generator or torch.Generator().manual_seed(config.seed)
+        generator = generator or derived_generator(config.seed, name)
         init = config.resolved_init
         # the official code draws all R directions at once and exposes more of them as it grows
         drawn = stored if config.strict else self.active
@@ -129,6 +139,37 @@ class LowRankLayer(nn.Module, abc.ABC):
         keeps_initial = config.resolved_spectrum == "update" and init != "zero"
         self.register_buffer("initial_u", u[..., : self.active].clone() if keeps_initial else None)
         self.register_buffer("initial_v", v[..., : self.active, :].clone() if keeps_initial else None)
+
+    @classmethod
+    def from_dense(
+        cls, dense: Any, config: InRankConfig, *, name: str = "", generator: torch.Generator | None = None
+    ) -> Self:
+        """The low-rank layer that replaces a dense one, whose bias and, in full mode, weight it copies.
+
+        Args:
+            dense: The layer.
+            config: Ranks and initialization.
+            name: Of the layer, for messages and seeds.
+            generator: Source of randomness on the CPU.
+
+        Raises:
+            TypeError: If the weight's type is not among `FLOATS`.
+            ValueError: If ranks do not fit or a setting of the layer has no low-rank counterpart.
+        """
+        layer = cls.__new__(cls)
+        layer._build(dense, config, name, generator)
+        return layer
+
+    @abc.abstractmethod
+    def _build(self, dense: Any, config: InRankConfig, name: str, generator: torch.Generator | None) -> None:
+        """Initialize from a dense layer."""
+
+    def _copy(self, dense: Any) -> None:
+        """W_0, the bias and the mode of a dense layer."""
+        self.register_buffer("weight0", dense.weight.detach().clone() if self.keeps_dense else None)
+        bias = getattr(dense, "bias", None)
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=bias.requires_grad)
+        self.train(dense.training)
 
     def _check_ranks(self) -> None:
         name = self.name or type(self).__name__
@@ -187,9 +228,18 @@ class LowRankLayer(nn.Module, abc.ABC):
         return self.u[:, : self.active], self.v[..., : self.active, :]
 
     def update_factors(self) -> tuple[Tensor, Tensor]:
-        """Factors of D, the update since the start: (U, V), or ([U, -U_0], [V; V_0]) if the start was not zero."""
+        """Factors of D, the update since the start: (U, V), or ([U, -U_0], [V; V_0]) if the start was not zero.
+
+        Raises:
+            ValueError: If the initial factors would be needed and are not there.
+        """
         u, v = self.factors()
         if self.initial_u is None or self.initial_v is None:
+            if self.config.resolved_init != "zero":
+                raise ValueError(
+                    f"layer {self.name or type(self).__name__}: the initial factors are not kept, so that the update "
+                    'since the start is not known (spectrum="product", or finalized)'
+                )
             return u, v
         return torch.cat([u, -self.initial_u.to(u)], -1), torch.cat([v, self.initial_v.to(v)], -2)
 
@@ -236,6 +286,16 @@ class LowRankLayer(nn.Module, abc.ABC):
             product = product + read_whole(self.weight0).to(product)
         return product.to(dtype or self.u.dtype)
 
+    @property
+    def weight(self) -> Tensor:
+        """W, differentiable: for code that reads a layer's weight by itself (T5, nn.TransformerEncoderLayer).
+
+        The dense matrix is built at every access; the layer's own forward pass never does so.
+        """
+        u, v = self.active_factors()
+        product = self.as_weight(u.reshape(self.groups, -1, self.active) @ v.reshape(self.groups, self.active, -1))
+        return product if self.weight0 is None else product + self.weight0
+
     @abc.abstractmethod
     def to_dense(self) -> nn.Module:
         """The layer with a dense weight, of the type that was replaced."""
@@ -260,7 +320,7 @@ class LowRankLayer(nn.Module, abc.ABC):
                 function is exactly unchanged. ``"svd"``: balanced singular directions, U = P sqrt(S),
                 V = sqrt(S) Q^T, the smallest ones dropped: the function changes by what was dropped only.
                 ``"slice"``: the official release: the first ones are kept as they are, reserved ones are exposed.
-            generator: Of fresh directions, on the CPU.
+            generator: Of fresh directions, on the CPU; default: seeded by config.seed, the name and `active`.
 
         Returns:
             What was done, for the optimizer's state.
@@ -300,6 +360,7 @@ class LowRankLayer(nn.Module, abc.ABC):
     def _appended(self, u: Tensor, v: Tensor, added: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         if not added:
             return u, v
+        generator = generator or derived_generator(self.config.seed, self.name, self.active)
         fresh = fresh_directions(v, added, generator=generator)
         return torch.nn.functional.pad(u, (0, added)), torch.cat([v, fresh], -2)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,30 +30,7 @@ class _LowRankLinear(LowRankLayer):
     def _build(self, dense: nn.Linear, config: InRankConfig, name: str, generator: torch.Generator | None) -> None:
         LowRankLayer.__init__(self, dense.weight.detach()[None], config=config, name=name, generator=generator)
         self.in_features, self.out_features = dense.in_features, dense.out_features
-        self.register_buffer("weight0", dense.weight.detach().clone() if self.keeps_dense else None)
-        self.bias = None if dense.bias is None else nn.Parameter(dense.bias.detach().clone())
-        self.train(dense.training)
-
-    @classmethod
-    def from_dense(
-        cls,
-        dense: nn.Linear,
-        config: InRankConfig,
-        *,
-        name: str = "",
-        generator: torch.Generator | None = None,
-    ) -> Self:
-        """The low-rank layer that replaces a dense one, whose bias and, in full mode, weight it takes over.
-
-        Args:
-            dense: The layer.
-            config: Ranks and initialization.
-            name: Of the layer, for messages.
-            generator: Source of randomness on the CPU.
-        """
-        layer = cls.__new__(cls)
-        layer._build(dense, config, name, generator)
-        return layer
+        self._copy(dense)
 
     def as_matrix(self, weight: Tensor) -> Tensor:
         """(out, in) as (1, out, in)."""
