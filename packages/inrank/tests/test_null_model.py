@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from inrank.config import InRankConfig
-from inrank.criteria import official_rank
+from inrank.criteria import needed_rank, official_rank
 from inrank.layers import InRankEfficientLinear
 from inrank.null_model import GPT2_MLP_SHAPES, PUBLISHED_RANKS, mean_null_rank, null_rank, null_ranks
 
@@ -82,11 +82,13 @@ def test_without_training_the_update_is_zero_and_the_rank_stays(criterion):
 
 
 @pytest.mark.parametrize("init", ["official", "orthogonal", "spectral"])
-def test_product_rule_is_what_a_new_layer_would_do(init):
-    config = InRankConfig(init=init, spectrum="product", criterion="energy", rank=1, buffer=9)
-    result = null_rank(32, 24, config, seed=0)
-    assert 1 < result.rank <= 10
-    assert result.rank == null_rank(32, 24, config, seed=0).rank
+@pytest.mark.parametrize("criterion", ["variance", "energy", "stable"])
+def test_product_rule_is_what_a_new_layer_does(init, criterion):
+    config = InRankConfig(init=init, spectrum="product", criterion=criterion, rank=1, buffer=19, max_rank=1.0)
+    layers = [InRankEfficientLinear(48, 64, config=config, generator=torch.Generator().manual_seed(i)) for i in (0, 1)]
+    for layer in layers:
+        wanted = needed_rank(layer.singular_values(), criterion, config.threshold)
+        assert abs(null_rank(64, 48, config).rank - min(wanted, layer.active)) <= 1
 
 
 def test_zero_initialization_has_nothing_to_grow():

@@ -92,15 +92,8 @@ def null_rank(m: int, n: int, config: InRankConfig | None = None, *, seed: int =
     if config.strict:
         return _official(m, n, config, buffer, largest, generator, seed)
     # fresh directions come with U = 0: growth leaves the product, and so the rule's answer, as it is
-    u, v = initial_factors(
-        config.resolved_init,
-        _dense(m, n, config, generator),
-        config.rank + buffer,
-        allocated=largest,
-        scale=config.init_scale,
-        generator=generator,
-    )
-    s = product_singular_values(u, v)[0]
+    values = _initial_values(m, n, config, config.rank + buffer, largest, generator)
+    s = torch.nn.functional.pad(values, (0, full_rank - len(values)))
     rank = max(config.rank, min(needed_rank(s, config.criterion, config.threshold), largest))
     sequence = (config.rank,) if rank == config.rank else (config.rank, rank)
     return NullRank((m, n), rank, sequence, float(explained_variance_ratio(s, rank)), seed)
@@ -174,8 +167,14 @@ def _leading_values(left: Tensor, right: Tensor, k: int, total: int) -> Tensor:
     return torch.nn.functional.pad(values, (0, total - k))
 
 
-def _dense(m: int, n: int, config: InRankConfig, generator: torch.Generator) -> Tensor:
-    """The weight of an untrained nn.Linear, uniform in +-1/sqrt(n), where the initialization looks at it."""
-    if config.resolved_init == "official":
-        return torch.zeros(1, 1, 1, dtype=torch.float64).expand(1, m, n)
-    return torch.empty(1, m, n, dtype=torch.float64).uniform_(-(n**-0.5), n**-0.5, generator=generator)
+def _initial_values(m: int, n: int, config: InRankConfig, k: int, largest: int, generator: torch.Generator) -> Tensor:
+    """Leading singular values (k,) of the initial product, up to a factor, which no rule depends on."""
+    if config.resolved_init == "orthogonal":
+        return torch.ones(k, dtype=torch.float64)
+    if config.resolved_init == "spectral":  # of an nn.Linear, uniform in +-1/sqrt(n)
+        dense = torch.empty(min(m, n), max(m, n)).uniform_(-1, 1, generator=generator)
+        values: Tensor = torch.linalg.eigvalsh((dense @ dense.mT).double())
+        return values.flip(0)[:k].clamp(min=0).sqrt()
+    layer = torch.zeros(1, 1, 1, dtype=torch.float64).expand(1, m, n)
+    u, v = initial_factors(config.resolved_init, layer, k, allocated=largest, generator=generator)
+    return product_singular_values(u, v)[0, :k]
