@@ -13,10 +13,12 @@ from inrank.layers import (
     InRankLinear,
     LowRankLayer,
 )
+from inrank.stages import FinalizeReport, finalize, merge
 from inrank.wrapping import WrapReport, low_rank_layers, summary, wrap
 
 __all__ = [
     "FactorChange",
+    "FinalizeReport",
     "InRankConfig",
     "InRankConv1D",
     "InRankConv2d",
@@ -28,7 +30,9 @@ __all__ = [
     "InRankLinear",
     "LowRankLayer",
     "WrapReport",
+    "finalize",
     "low_rank_layers",
+    "merge",
     "summary",
     "wrap",
 ]

@@ -42,6 +42,7 @@ def orthonormal_rows(
     """Random (..., k, n) with orthonormal rows, k <= n, Haar-distributed."""
     # drawn in float64 on the CPU: the same directions whatever the device and type of the layer
     gaussian = torch.randn(*shape[:-2], shape[-1], shape[-2], generator=generator, dtype=torch.float64)
+    q: Tensor
     q, r = torch.linalg.qr(gaussian)
     q = q * torch.where(torch.diagonal(r, dim1=-2, dim2=-1) < 0, -1.0, 1.0).unsqueeze(-2)
     return q.mT.to(dtype=dtype, device=device)
@@ -76,24 +77,24 @@ def initial_factors(
     groups, m, n = dense.shape
     if rank > min(m, n):
         raise ValueError(f"rank is {rank}; a {m} x {n} weight has at most {min(m, n)} directions")
-    like = {"dtype": dense.dtype, "device": dense.device}
+    dtype, device = dense.dtype, dense.device
     root = math.sqrt(scale)
     if init == "official":
         wide = max(allocated or rank, 1)
         u = torch.empty(groups, m, rank, dtype=torch.float64).uniform_(-1, 1, generator=generator)
         v = torch.empty(groups, rank, n, dtype=torch.float64).uniform_(-1, 1, generator=generator)
-        return (u * root / math.sqrt(wide)).to(**like), (v * root / math.sqrt(n)).to(**like)
+        return (u * root / math.sqrt(wide)).to(device, dtype), (v * root / math.sqrt(n)).to(device, dtype)
     if init == "zero":
-        v = orthonormal_rows((groups, rank, n), generator=generator, **like)
+        v = orthonormal_rows((groups, rank, n), generator=generator, dtype=dtype, device=device)
         return dense.new_zeros(groups, m, rank), v
     if init not in ("orthogonal", "spectral"):
         raise ValueError(f"unknown initialization {init!r}; known: official, orthogonal, spectral, zero")
     exact = dense.detach().double()
     norm = torch.linalg.matrix_norm(exact, keepdim=True)
     if init == "orthogonal":
-        left = orthonormal_rows((groups, rank, m), generator=generator, dtype=torch.float64, device=dense.device).mT
-        right = orthonormal_rows((groups, rank, n), generator=generator, dtype=torch.float64, device=dense.device)
-        s = torch.ones(groups, rank, dtype=torch.float64, device=dense.device)
+        left = orthonormal_rows((groups, rank, m), generator=generator, dtype=torch.float64, device=device).mT
+        right = orthonormal_rows((groups, rank, n), generator=generator, dtype=torch.float64, device=device)
+        s = torch.ones(groups, rank, dtype=torch.float64, device=device)
     else:
         left, s, right = _leading_triplets(exact, rank)
     alive = s > _NEGLIGIBLE * s[..., :1]
@@ -102,11 +103,11 @@ def initial_factors(
     left, right = left * torch.where(alive, s, 0.0).unsqueeze(-2), right * s.unsqueeze(-1)
     if not bool(alive.all()):
         # both factors of a missing direction would be zero and stay it: V gets one to learn along
-        spare = orthonormal_rows((groups, rank, n), generator=generator, dtype=torch.float64, device=dense.device)
+        spare = orthonormal_rows((groups, rank, n), generator=generator, dtype=torch.float64, device=device)
         mean = (s * alive).sum(-1, keepdim=True) / alive.sum(-1, keepdim=True).clamp(min=1)
         length = torch.where(mean > 0, mean, 1.0)
         right = torch.where(alive.unsqueeze(-1), right, spare * length.unsqueeze(-1))
-    return left.to(**like), right.to(**like)
+    return left.to(device, dtype), right.to(device, dtype)
 
 
 def _leading_triplets(a: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -152,4 +153,5 @@ def fresh_directions(v: Tensor, added: int, *, generator: torch.Generator | None
             drawn = drawn - basis @ (basis.mT @ drawn)
         mean = torch.linalg.vector_norm(exact, dim=-1).mean()
         length = float(mean) if float(mean) > 0 else 1.0
-    return (torch.linalg.qr(drawn)[0].mT * length).to(v.dtype)
+    fresh: Tensor = torch.linalg.qr(drawn)[0].mT
+    return (fresh * length).to(v.dtype)

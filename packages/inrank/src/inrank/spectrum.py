@@ -53,11 +53,6 @@ def _checked(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return u, v
 
 
-def _thin_qr(a: Tensor) -> tuple[Tensor, Tensor]:
-    q, r = torch.linalg.qr(a, mode="reduced")
-    return q, r
-
-
 def product_singular_values(
     u: Tensor,
     v: Tensor,
@@ -71,10 +66,11 @@ def product_singular_values(
     Args:
         u: (..., m, k).
         v: (..., k, n).
-        method: ``"qr"``: as the module says; full accuracy, for any k. ``"gram"``: square roots of the eigenvalues
-            of (V V^T)^(1/2) (U^T U) (V V^T)^(1/2) in float64: the fastest; values below 1e-8 s_1 are noise.
-            ``"randomized"``: the leading ones by a range finder with one power iteration (Halko et al. 2011), the
-            others zero.
+        method: ``"qr"``: as the module says; errors of the size of the factors' own precision times |U| |V|, for any
+            k. ``"gram"``: square roots of the eigenvalues of L^T (U^T U) L, L L^T = V V^T, in float64 whatever the
+            factors: matrix products and little else, for devices on which QR is slow; values below 1e-8 |U| |V| are
+            noise, those well above have all digits. ``"randomized"``: the leading ones by a range finder with one
+            power iteration (Halko et al. 2011), the others zero; for large k of which few count.
         leading: Number of values that ``"randomized"`` finds; default k / 2.
         generator: Of the random test matrix.
 
@@ -98,24 +94,30 @@ def product_singular_values(
         s = _randomized_values(u, v, min(leading or -(-k // 2), k, total), generator)
     else:
         raise ValueError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
-    s = s[..., :total]
+    s = s[..., :total].to(u.dtype)
     return torch.nn.functional.pad(s, (0, total - s.shape[-1]))
 
 
 def _core(u: Tensor, v: Tensor) -> Tensor:
-    """A small matrix with the singular values of U V."""
-    left = torch.linalg.qr(u, mode="r")[1] if u.shape[-2] > u.shape[-1] else u
-    right = torch.linalg.qr(v.mT, mode="r")[1] if v.shape[-1] > v.shape[-2] else v.mT
-    return left @ right.mT
+    """A small float64 matrix with the singular values of U V.
+
+    The QR factorizations stay in the type of the factors, for speed; the small matrix costs nothing and would lose
+    another digit in float32.
+    """
+    left: Tensor = torch.linalg.qr(u, mode="r")[1] if u.shape[-2] > u.shape[-1] else u
+    right: Tensor = torch.linalg.qr(v.mT, mode="r")[1] if v.shape[-1] > v.shape[-2] else v.mT
+    return left.double() @ right.double().mT
 
 
 def _gram_values(u: Tensor, v: Tensor) -> Tensor:
-    dtype = u.dtype
     u, v = u.double(), v.double()
-    eigenvalues, vectors = torch.linalg.eigh(v @ v.mT)
-    root = vectors * eigenvalues.clamp(min=0).sqrt().unsqueeze(-2)
-    gram = root.mT @ (u.mT @ u) @ root
-    return torch.linalg.eigvalsh(gram).flip(-1).clamp(min=0).sqrt().to(dtype)
+    gram_v = v @ v.mT
+    root, failed = torch.linalg.cholesky_ex(gram_v)
+    if bool(failed.any()):  # V has dependent rows
+        eigenvalues, vectors = torch.linalg.eigh(gram_v)
+        root = vectors * eigenvalues.clamp(min=0).sqrt().unsqueeze(-2)
+    values: Tensor = torch.linalg.eigvalsh(root.mT @ (u.mT @ u) @ root)
+    return values.flip(-1).clamp(min=0).sqrt()
 
 
 def _randomized_values(u: Tensor, v: Tensor, rank: int, generator: torch.Generator | None) -> Tensor:
@@ -124,7 +126,8 @@ def _randomized_values(u: Tensor, v: Tensor, rank: int, generator: torch.Generat
     q = torch.linalg.qr(u @ (v @ test))[0]
     q = torch.linalg.qr(v.mT @ (u.mT @ q))[0]
     q = torch.linalg.qr(u @ (v @ q))[0]
-    return torch.linalg.svdvals((q.mT @ u) @ v)[..., :rank]
+    values: Tensor = torch.linalg.svdvals((q.mT @ u) @ v)
+    return values[..., :rank]
 
 
 def product_svd(u: Tensor, v: Tensor) -> ProductSVD:
@@ -145,7 +148,7 @@ def product_svd(u: Tensor, v: Tensor) -> ProductSVD:
     k = u.shape[-1]
     if k > min(u.shape[-2], v.shape[-1]):
         raise ValueError(f"k is {k}; it must not exceed min(m, n) = {min(u.shape[-2], v.shape[-1])}")
-    q_u, r_u = _thin_qr(u)
-    q_v, r_v = _thin_qr(v.mT)
+    q_u, r_u = torch.linalg.qr(u)
+    q_v, r_v = torch.linalg.qr(v.mT)
     p, s, t = torch.linalg.svd(r_u @ r_v.mT)
     return ProductSVD(q_u @ p, s, t @ q_v.mT, p.mT @ r_u, r_v.mT @ t.mT)

@@ -5,8 +5,9 @@ r"""What every low-rank layer is: two factors, an active number of directions, a
     W = W_0 + D  (plain InRank; W_0 is a frozen buffer)     or     W = U V  (InRank-Efficient).
 
 Zhao et al. 2023 (arXiv:2306.11250), sections 4.1 and 4.2. Of the official code's factors, B is U and A is V. Growing
-appends orthonormal rows to V and zero columns to U: the function does not change, and the new directions learn from
-the next step on, since the gradient of U's new columns is not zero.
+appends orthonormal rows to V and zero columns to U: the function does not change (to the bit in float64, else up to
+the order in which a wider matrix product sums), and the new directions learn from the next step on, since the gradient
+of U's new columns is not zero.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ __all__ = ["FLOATS", "FactorChange", "LowRankLayer"]
 # What factors can be made of: torch also calls 8-bit types floating, but computes little with them.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
+# Directions that are computed at once in float64.
+_BLOCK = 32
 # Singular values below this part of the largest are zero: their directions keep V and get U = 0.
 _NEGLIGIBLE = 1e-7
 
@@ -226,6 +229,21 @@ class LowRankLayer(nn.Module, abc.ABC):
         if self.active == self.capacity:
             return self.u, self.v
         return self.u[:, : self.active], self.v[..., : self.active, :]
+
+    def direction_blocks(self) -> list[tuple[Tensor, Tensor]]:
+        """The active factors as the forward pass adds them up: U V = sum_j U_j V_j.
+
+        One block; in float64, where growth is to leave every bit of the output as it is, blocks of a fixed width, the
+        last filled up with zeros: growth then only turns zeros of V into numbers that meet zeros of U, or adds blocks
+        that add zero. (A wider matrix product may sum in another order and differ in the last bits.)
+        """
+        u, v = self.active_factors()
+        if self.active and u.dtype != torch.float64:
+            return [(u, v)]
+        blocks = max(1, -(-self.active // _BLOCK))
+        spare = blocks * _BLOCK - self.active
+        u, v = torch.nn.functional.pad(u, (0, spare)), torch.nn.functional.pad(v, (0, 0, 0, spare))
+        return list(zip(torch.split(u, _BLOCK, -1), torch.split(v, _BLOCK, -2), strict=True))
 
     def update_factors(self) -> tuple[Tensor, Tensor]:
         """Factors of D, the update since the start: (U, V), or ([U, -U_0], [V; V_0]) if the start was not zero.

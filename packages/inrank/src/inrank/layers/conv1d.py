@@ -51,9 +51,12 @@ class _LowRankConv1D(LowRankLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., nx) to (..., nf)."""
-        u, v = self.active_factors()
-        y = F.linear(F.linear(x, v), u, self.bias)
-        return y if self.weight0 is None else y + x @ self.weight0
+        y = None if self.weight0 is None else F.linear(x, self.weight0.mT, self.bias)
+        for u, v in self.direction_blocks():
+            hidden = F.linear(x, v)
+            y = F.linear(hidden, u, self.bias) if y is None else y + F.linear(hidden, u)
+        assert y is not None
+        return y
 
     def to_dense(self) -> nn.Module:
         """The transformers Conv1D with weight (W_0 + U V)^T, or (U V)^T.

@@ -6,6 +6,8 @@ share one rank.
 
 from __future__ import annotations
 
+from typing import Literal, cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,6 +17,8 @@ from inrank.layers.base import LowRankLayer
 
 __all__ = ["InRankConv2d", "InRankEfficientConv2d"]
 
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+
 
 class _LowRankConv2d(LowRankLayer):
     def __init__(
@@ -23,11 +27,11 @@ class _LowRankConv2d(LowRankLayer):
         out_channels: int,
         kernel_size: int | tuple[int, int],
         stride: int | tuple[int, int] = 1,
-        padding: int | tuple[int, int] | str = 0,
+        padding: int | tuple[int, int] | Literal["same", "valid"] = 0,
         dilation: int | tuple[int, int] = 1,
         groups: int = 1,
         bias: bool = True,
-        padding_mode: str = "zeros",
+        padding_mode: PaddingMode = "zeros",
         *,
         config: InRankConfig | None = None,
         generator: torch.Generator | None = None,
@@ -75,24 +79,25 @@ class _LowRankConv2d(LowRankLayer):
         """Map (..., in_channels, height, width) to (..., out_channels, height', width')."""
         if self.padding_mode != "zeros":
             x = F.pad(x, self._pad, mode=self.padding_mode)
-        if self.active == 0:
-            # a convolution needs at least one channel
-            weight = self.dense_weight() if self.weight0 is None else self.weight0
-            return self._convolve(x, weight, self.bias)
-        u, v = self.active_factors()
-        kernels = v.reshape(self.groups * self.active, self.in_channels // self.groups, *self.kernel_size)
-        y = F.conv2d(self._convolve(x, kernels), u[..., None, None], self.bias, groups=self.groups)
-        return y if self.weight0 is None else y + self._convolve(x, self.weight0)
+        y = None if self.weight0 is None else self._convolve(x, self.weight0, self.bias)
+        for u, v in self.direction_blocks():
+            kernels = v.reshape(-1, self.in_channels // self.groups, *self.kernel_size)
+            hidden, point = self._convolve(x, kernels), u[..., None, None]
+            bias = self.bias if y is None else None
+            mixed = F.conv2d(hidden, point, bias, groups=self.groups)
+            y = mixed if y is None else y + mixed
+        assert y is not None
+        return y
 
     def to_dense(self) -> nn.Conv2d:
         """The nn.Conv2d with weight W_0 + U V, or U V."""
         dense = nn.Conv2d(
             self.in_channels,
             self.out_channels,
-            self.kernel_size,
-            self.stride,
-            self.padding,
-            self.dilation,
+            cast(tuple[int, int], self.kernel_size),
+            cast(tuple[int, int], self.stride),
+            cast(tuple[int, int], self.padding),
+            cast(tuple[int, int], self.dilation),
             self.groups,
             self.bias is not None,
             self.padding_mode,

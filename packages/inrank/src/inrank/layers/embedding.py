@@ -65,9 +65,12 @@ class _LowRankEmbedding(LowRankLayer):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Map integers (...) to (..., embedding_dim)."""
-        u, v = self.active_factors()
-        y = F.embedding(ids, u, self.padding_idx) @ v
-        return y if self.weight0 is None else y + F.embedding(ids, self.weight0, self.padding_idx)
+        y = None if self.weight0 is None else F.embedding(ids, self.weight0, self.padding_idx)
+        for u, v in self.direction_blocks():
+            rows = F.embedding(ids, u, self.padding_idx) @ v
+            y = rows if y is None else y + rows
+        assert y is not None
+        return y
 
     def to_dense(self) -> nn.Embedding:
         """The nn.Embedding with weight W_0 + U V, or U V."""

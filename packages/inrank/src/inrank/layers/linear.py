@@ -42,9 +42,12 @@ class _LowRankLinear(LowRankLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., in_features) to (..., out_features)."""
-        u, v = self.active_factors()
-        y = F.linear(F.linear(x, v), u, self.bias)
-        return y if self.weight0 is None else y + F.linear(x, self.weight0)
+        y = None if self.weight0 is None else F.linear(x, self.weight0, self.bias)
+        for u, v in self.direction_blocks():
+            hidden = F.linear(x, v)
+            y = F.linear(hidden, u, self.bias) if y is None else y + F.linear(hidden, u)
+        assert y is not None
+        return y
 
     def to_dense(self) -> nn.Linear:
         """The nn.Linear with weight W_0 + U V, or U V."""
