@@ -32,14 +32,13 @@ from inrank._files import sync_folder, write_synced
 from inrank.controller import RankController, low_rank_layers
 from inrank.distributed import bare_name, is_first_process, process_count
 from inrank.distributed import unwrapped_model as unwrap
-from inrank.layers import LowRankLayer
 from inrank.layers.sharding import read_whole, write_whole
 from inrank.optimizer_state import unwrapped_optimizer
 from inrank.random_state import gather_random_states, unpack_random_state
 from inrank.rank_report import check_ranks
 from inrank.state_tree import decode, encode, saved_tensor
 
-__all__ = ["latest", "load", "restore_ranks", "save"]
+__all__ = ["adopt_layers", "describe_layers", "latest", "load", "restore_ranks", "save"]
 
 _FORMAT = "inrank checkpoint 1"
 _INDEX = "checkpoint.json"
@@ -79,7 +78,7 @@ def save(
     index: dict[str, Any] = {
         "format": _FORMAT,
         "steps": None if controller is None else controller.steps,
-        "layers": {name: _describe(layer) for name, layer in low_rank_layers(model).items()},
+        "layers": describe_layers(model),
         "aliases": aliases,
         "optimizers": [
             {"parameters": _parameter_names(each, names), "state": encode(each.state_dict(), f"optimizer{i}", tensors)}
@@ -127,7 +126,7 @@ def load(
         ValueError: If it is damaged, or layers, tensors or parameters are not those of the model; lists them.
     """
     source, index = _intact(Path(folder))
-    _adopt_ranks(model, index["layers"], adapt_ranks)
+    adopt_layers(model, index["layers"], adapt=adapt_ranks)
     _load_weights(unwrap(model), load_file(source / "model.safetensors"), index["aliases"])
     tensors = load_file(source / "state.safetensors")
     names = {id(p): bare_name(name) for name, p in unwrap(model).named_parameters()}
@@ -163,7 +162,7 @@ def restore_ranks(folder: str | Path, model: nn.Module) -> None:
         FileNotFoundError: If there is no checkpoint.
         ValueError: If it is damaged or the layers are others.
     """
-    _adopt_ranks(model, _intact(Path(folder))[1]["layers"], True)
+    adopt_layers(model, _intact(Path(folder))[1]["layers"])
 
 
 def latest(root: str | Path) -> Path | None:
@@ -182,19 +181,32 @@ def latest(root: str | Path) -> Path | None:
 # -- layers and weights ------------------------------------------------------------------------------------------
 
 
-def _describe(layer: LowRankLayer) -> dict[str, Any]:
+def describe_layers(model: nn.Module) -> dict[str, Any]:
+    """Kind, shape, ranks and configuration of every low-rank layer by name, JSON-able."""
     return {
-        "type": type(layer).__name__,
-        "shape": list(layer.matrix_shape),
-        "groups": layer.groups,
-        "ranks": layer.ranks(),
-        "config": layer.config.to_dict(),
+        name: {
+            "type": type(layer).__name__,
+            "shape": list(layer.matrix_shape),
+            "groups": layer.groups,
+            "ranks": layer.ranks(),
+            "config": layer.config.to_dict(),
+        }
+        for name, layer in low_rank_layers(model).items()
     }
 
 
-def _adopt_ranks(model: nn.Module, saved: Mapping[str, Any], adapt: bool) -> None:
-    layers = low_rank_layers(model)
-    here = {name: _describe(layer) for name, layer in layers.items()}
+def adopt_layers(model: nn.Module, saved: Mapping[str, Any], *, adapt: bool = True) -> None:
+    """Give a model's factors the sizes that `describe_layers` found.
+
+    Args:
+        model: With the same low-rank layers.
+        saved: What `describe_layers` gave.
+        adapt: False: other ranks are an error.
+
+    Raises:
+        ValueError: If layers, or ranks that must not be adapted, are others; lists them.
+    """
+    layers, here = low_rank_layers(model), describe_layers(model)
     wrong = [
         f"  {name}: expected {_words(saved.get(name))}, found {_words(here.get(name))}"
         for name in [*saved, *(name for name in here if name not in saved)]
@@ -206,10 +218,8 @@ def _adopt_ranks(model: nn.Module, saved: Mapping[str, Any], adapt: bool) -> Non
         raise ValueError("the model's low-rank layers are not those of the checkpoint:\n" + "\n".join(wrong))
     ranks = {name: entry["ranks"] for name, entry in saved.items()}
     fixed = [m for m in model.modules() if isinstance(m, nn.parallel.DistributedDataParallel)]
-    if not adapt or fixed:
-        capacity = {name: {"capacity": entry["capacity"]} for name, entry in ranks.items()}
-        if not adapt or any(layers[name].capacity != entry["capacity"] for name, entry in capacity.items()):
-            check_ranks(layers, ranks)
+    if not adapt or (fixed and any(layers[name].capacity != entry["capacity"] for name, entry in ranks.items())):
+        check_ranks(layers, ranks)
     for name, layer in layers.items():
         layer.restore_ranks(ranks[name])
 
