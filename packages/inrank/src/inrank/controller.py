@@ -219,7 +219,7 @@ class RankController:
 
     def _may_change(self, layer: LowRankLayer) -> bool:
         config = self._config(layer)
-        return layer.growing and (config.strict or config.shrink or layer.rank < largest_rank(layer, config))
+        return layer.growing and (config.strict or config.shrink or layer.config.rank < largest_rank(layer, config))
 
     # -- checks --------------------------------------------------------------------------------------------------
 
@@ -266,9 +266,9 @@ class RankController:
             copy_from_first(table)
         for i, name in enumerate(names):
             if table[i, 3]:
-                reason = str(errors.get(i, "a factor holds values that are not finite"))
+                reason = str(errors.get(i, "a factor holds values that are not finite")).split(": ")[-1]
                 raise FloatingPointError(
-                    f"step {self.steps}: layer {name}: {reason.removeprefix(f'layer {name}: ')}; "
+                    f"step {self.steps}: layer {name}: {reason}; "
                     "go back to the last checkpoint and lower the learning rate, or clip gradients"
                 ) from errors.get(i)
         return [Verdict.from_row(row) for row in table.tolist()]
