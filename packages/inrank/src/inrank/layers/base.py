@@ -435,8 +435,10 @@ class LowRankLayer(nn.Module, abc.ABC):
             write_whole(self.u, self.u.new_zeros(self.rows, capacity))
             write_whole(self.v, self.v.new_zeros(*self.v.shape[:-2], capacity, self.columns))
         count = ranks["initial"]
-        self.initial_u = None if count is None else self.u.new_zeros(self.groups, self.rows // self.groups, count)
-        self.initial_v = None if count is None else self.v.new_zeros(self.groups, count, self.columns)
+        like = {"dtype": self.u.dtype, "device": self.u.device}  # new_zeros of a sharded factor would be sharded
+        rows = self.rows // self.groups
+        self.initial_u = None if count is None else torch.zeros(self.groups, rows, count, **like)
+        self.initial_v = None if count is None else torch.zeros(self.groups, count, self.columns, **like)
 
     def extra_repr(self) -> str:
         """Shape and ranks."""
