@@ -49,15 +49,18 @@ def explained_variance_ratio(s: Tensor, k: int | None = None) -> Tensor:
     n = s.shape[-1]
     if k is not None and not 0 <= k <= n:
         raise ValueError(f"k is {k}; the spectrum has {n} values, so k must be in 0..{n}")
-    # sums over the tail from k on, exact zero at k = N
-    tail_sum = torch.cat([s.flip(-1).cumsum(-1).flip(-1), torch.zeros_like(s[..., :1])], -1)
-    tail_square = torch.cat([s.square().flip(-1).cumsum(-1).flip(-1), torch.zeros_like(s[..., :1])], -1)
-    variance = tail_square - tail_sum.square() / n  # times N - 1, which cancels
-    total = variance[..., :1]
-    flat = (s == s[..., :1]).all(-1, keepdim=True)
+    s = s / torch.where(s[..., :1] == 0, 1.0, s[..., :1])
+    # N Var of k zeros and the tail, about the mean of the whole spectrum: no cancellation where values are alike
     kept = torch.arange(n + 1, device=s.device)
+    mean = s.mean(-1, keepdim=True)
+    shifted = torch.cat([s - mean, torch.zeros_like(mean)], -1).flip(-1)
+    tail_sum, tail_square = shifted.cumsum(-1).flip(-1), shifted.square().cumsum(-1).flip(-1)
+    variance = kept * mean.square() + tail_square - (tail_sum - kept * mean).square() / n
+    variance[..., -1] = 0.0
+    flat = (s == s[..., :1]).all(-1, keepdim=True)
     limit = torch.where(kept == n, 1.0, torch.where(kept == 0, 0.0, -math.inf)).to(s).expand_as(variance)
     limit = torch.where(s[..., :1] == 0, torch.ones_like(limit), limit)
+    total = variance[..., :1]
     ratio = 1.0 - variance / torch.where(flat, torch.ones_like(total), total)
     ratio = torch.where(flat, limit, ratio)
     return ratio if k is None else ratio[..., k]
@@ -115,7 +118,6 @@ def _first_above(ratios: Tensor, threshold: float, *, strictly: bool) -> int:
 
 
 RULES: dict[str, Callable[[Tensor, float], int]] = {
-    # the first k > 0 with g(s, k) > alpha; one curve where several groups share a rank: the mean
     "variance": lambda s, alpha: _first_above(explained_variance_ratio(s), alpha, strictly=True),
     "energy": lambda s, alpha: _first_above(energy_ratio(s), alpha, strictly=False),
     "stable": lambda s, alpha: math.ceil(float(stable_rank(s)) - 1e-9),

@@ -97,7 +97,7 @@ def initial_factors(
         s = torch.ones(groups, rank, dtype=torch.float64, device=device)
     else:
         left, s, right = _leading_triplets(exact, rank)
-    alive = s > _NEGLIGIBLE * s[..., :1]
+    alive = (s > _NEGLIGIBLE * s[..., :1]) & (norm[..., 0] > 0)
     kept = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
     s = (s * norm[..., 0] / torch.where(kept == 0, 1.0, kept)).sqrt() * root
     left, right = left * torch.where(alive, s, 0.0).unsqueeze(-2), right * s.unsqueeze(-1)

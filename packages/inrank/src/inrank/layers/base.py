@@ -140,8 +140,10 @@ class LowRankLayer(nn.Module, abc.ABC):
         self.v = nn.Parameter((v if groups > 1 else v[0]).contiguous())
         # D = U V - U_0 V_0 needs the initial product, where there is one and its spectrum is asked for
         keeps_initial = config.resolved_spectrum == "update" and init != "zero"
-        self.register_buffer("initial_u", u[..., : self.active].clone() if keeps_initial else None)
-        self.register_buffer("initial_v", v[..., : self.active, :].clone() if keeps_initial else None)
+        first = u[..., : self.active].clone(memory_format=torch.contiguous_format)
+        self.register_buffer("initial_u", first if keeps_initial else None)
+        first = v[..., : self.active, :].clone(memory_format=torch.contiguous_format)
+        self.register_buffer("initial_v", first if keeps_initial else None)
 
     @classmethod
     def from_dense(
@@ -222,7 +224,11 @@ class LowRankLayer(nn.Module, abc.ABC):
         u = read_whole(self.u).detach()[:, : self.active]
         v = read_whole(self.v).detach()
         v = v if self.groups > 1 else v[None]
-        return u.reshape(self.groups, -1, self.active), v[:, : self.active]
+        return self._grouped(u), v[:, : self.active]
+
+    def _grouped(self, u: Tensor) -> Tensor:
+        """(m, k) as (groups, m / groups, k)."""
+        return u.reshape(self.groups, self.rows // self.groups, u.shape[-1])
 
     def active_factors(self) -> tuple[Tensor, Tensor]:
         """The factors that the forward pass uses: (m, active) and (active, n) or (groups, active, n)."""
@@ -311,7 +317,7 @@ class LowRankLayer(nn.Module, abc.ABC):
         The dense matrix is built at every access; the layer's own forward pass never does so.
         """
         u, v = self.active_factors()
-        product = self.as_weight(u.reshape(self.groups, -1, self.active) @ v.reshape(self.groups, self.active, -1))
+        product = self.as_weight(self._grouped(u) @ (v if self.groups > 1 else v[None]))
         return product if self.weight0 is None else product + self.weight0
 
     @abc.abstractmethod
@@ -348,29 +354,34 @@ class LowRankLayer(nn.Module, abc.ABC):
         """
         if not 0 <= rank <= self.full_rank:
             raise ValueError(f"layer {self.name}: rank {rank} is not in 0..{self.full_rank}")
+        if how not in ("append", "svd", "slice"):
+            raise ValueError(f"unknown how {how!r}; known: append, svd, slice")
+        if buffer is not None and buffer < 0:
+            raise ValueError(f"layer {self.name}: buffer {buffer} is negative")
+        old, old_limit = self.active, self.max_rank
         self.max_rank = max(self.max_rank, rank)
-        wanted = self.buffer_size if buffer is None else buffer
-        if wanted < 0:
-            raise ValueError(f"layer {self.name}: buffer {wanted} is negative")
-        old = self.active
-        new = min(rank + wanted, self.largest_active if buffer is None else self.full_rank)
-        new = max(new, rank) if buffer is not None else self.padded(max(new, rank))
+        if buffer is None:
+            new = self.padded(max(min(rank + self.buffer_size, self.largest_active), rank))
+        else:
+            new = max(min(rank + buffer, self.full_rank), rank)
         if how == "append":
             new = max(new, old)
+        if new > self.capacity and (how == "slice" or self.config.storage == "reserve"):
+            self.max_rank = old_limit
+            raise ValueError(
+                f"layer {self.name}: {new} directions do not fit into {self.capacity} stored ones; "
+                "raise max_rank when the model is wrapped"
+            )
+        if how == "append":
             change = FactorChange(old, new, kept=old)
             u, v = self.factors()
             u, v = self._appended(u, v, new - old, generator)
         elif how == "svd":
             u, v, change = self._balanced(min(new, old), new)
             u, v = self._appended(u, v, change.added, generator)
-        elif how == "slice":
-            if new > self.capacity:
-                raise ValueError(f"layer {self.name}: {new} directions do not fit into {self.capacity} stored ones")
-            change = FactorChange(old, new, kept=new)
-            self.rank, self.active = rank, new
-            return change
         else:
-            raise ValueError(f"unknown how {how!r}; known: append, svd, slice")
+            self.rank, self.active = rank, new
+            return FactorChange(old, new, kept=new)
         self.rank, self.active = rank, new
         self._store(u, v)
         return change
@@ -402,12 +413,7 @@ class LowRankLayer(nn.Module, abc.ABC):
 
     def _store(self, u: Tensor, v: Tensor) -> None:
         spare = self.capacity - u.shape[-1] if self.config.storage == "reserve" else 0
-        if spare < 0:
-            raise ValueError(
-                f"layer {self.name}: {u.shape[-1]} directions do not fit into {self.capacity} reserved ones; "
-                "raise max_rank when the model is wrapped"
-            )
-        u = torch.nn.functional.pad(u, (0, spare)).reshape(self.rows, -1)
+        u = torch.nn.functional.pad(u, (0, spare)).flatten(0, 1)
         v = torch.nn.functional.pad(v, (0, 0, 0, spare))
         write_whole(self.u, u)
         write_whole(self.v, v if self.groups > 1 else v[0])
