@@ -86,6 +86,11 @@ def test_show_table(capsys):
     assert "list" not in out
 
 
+def test_wide_tables_are_not_squeezed(capsys):
+    show({}, False, columns=["x" * 30] * 6, rows=[["y" * 30] * 6])
+    assert capsys.readouterr().out.count("y" * 30) == 6
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "-"), (True, "yes"), (0.5, "0.5"), (math.nan, "-"), (1234, "1,234"), ("s", "s")]
 )

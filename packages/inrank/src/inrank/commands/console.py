@@ -130,6 +130,7 @@ def show(
         return
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
     # A caption or title would wrap at the width of a narrow pipe; printed lines do not.
@@ -142,6 +143,9 @@ def show(
         table.add_column(name, justify="right" if columns and i else "left", no_wrap=True)
     for row in body:
         table.add_row(*(number(value) for value in row))
+    # a table is never squeezed: a pipe has no width, and a terminal's lines can be scrolled
+    needed = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+    console.width = max(console.width, needed)
     console.print(table)
     if note:
         console.print(note, markup=False)

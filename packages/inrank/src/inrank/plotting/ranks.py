@@ -61,7 +61,13 @@ def rank_figure(
 
 
 def rank_map_figure(
-    steps: ArrayLike, layers: Sequence[str], shares: ArrayLike, *, title: str = "", label: str = "rank / full rank"
+    steps: ArrayLike,
+    layers: Sequence[str],
+    shares: ArrayLike,
+    *,
+    title: str = "",
+    label: str = "rank / full rank",
+    xlabel: str = "optimizer step",
 ) -> Any:
     """A heat map of layers and steps.
 
@@ -71,6 +77,7 @@ def rank_map_figure(
         shares: (layers, points) values in 0..1, such as rank / min(m, n).
         title: Above.
         label: Of the colours.
+        xlabel: Below; without it the steps are not written.
 
     Returns:
         A matplotlib `Figure`.
@@ -86,9 +93,9 @@ def rank_map_figure(
     axes = figure.subplots()
     image = axes.imshow(values, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0, vmax=1)
     ticks = np.unique(np.linspace(0, len(at) - 1, min(len(at), 7)).round().astype(int))
-    axes.set_xticks(ticks, [f"{at[i]:g}" for i in ticks])
+    axes.set_xticks(ticks if xlabel else [], [f"{at[i]:g}" for i in ticks] if xlabel else [])
     axes.set_yticks(range(len(layers)), layers)
     axes.tick_params(colors=INK, labelsize=8)
-    axes.set_xlabel("optimizer step", fontsize=9, color=INK)
+    axes.set_xlabel(xlabel, fontsize=9, color=INK)
     figure.colorbar(image, ax=axes, pad=0.02).set_label(label, fontsize=8.5, color=INK)
     return figure
