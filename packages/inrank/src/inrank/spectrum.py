@@ -86,14 +86,15 @@ def product_singular_values(
     total = min(m, n)
     if k == 0:
         return u.new_zeros(*u.shape[:-2], total)
-    if method == "qr":
-        s = torch.linalg.svdvals(_core(u, v))
-    elif method == "gram":
-        s = _gram_values(u, v)
-    elif method == "randomized":
-        s = _randomized_values(u, v, min(leading or -(-k // 2), k, total), generator)
-    else:
-        raise ValueError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
+    with torch.autocast(u.device.type, enabled=False):  # which would round products to half precision
+        if method == "qr":
+            s = torch.linalg.svdvals(_core(u, v))
+        elif method == "gram":
+            s = _gram_values(u, v)
+        elif method == "randomized":
+            s = _randomized_values(u, v, min(leading or -(-k // 2), k, total), generator)
+        else:
+            raise ValueError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
     s = s[..., :total].to(u.dtype)
     return torch.nn.functional.pad(s, (0, total - s.shape[-1]))
 
@@ -148,7 +149,8 @@ def product_svd(u: Tensor, v: Tensor) -> ProductSVD:
     k = u.shape[-1]
     if k > min(u.shape[-2], v.shape[-1]):
         raise ValueError(f"k is {k}; it must not exceed min(m, n) = {min(u.shape[-2], v.shape[-1])}")
-    q_u, r_u = torch.linalg.qr(u)
-    q_v, r_v = torch.linalg.qr(v.mT)
-    p, s, t = torch.linalg.svd(r_u @ r_v.mT)
-    return ProductSVD(q_u @ p, s, t @ q_v.mT, p.mT @ r_u, r_v.mT @ t.mT)
+    with torch.autocast(u.device.type, enabled=False):  # which would round products to half precision
+        q_u, r_u = torch.linalg.qr(u)
+        q_v, r_v = torch.linalg.qr(v.mT)
+        p, s, t = torch.linalg.svd(r_u @ r_v.mT)
+        return ProductSVD(q_u @ p, s, t @ q_v.mT, p.mT @ r_u, r_v.mT @ t.mT)

@@ -90,14 +90,15 @@ def finalize(
         What was dropped, and by how much each layer's output may change.
 
     Raises:
-        ValueError: If memory is to be released and the model is inside DDP or sharded.
+        ValueError: If tensors would shrink and the model is inside DDP or sharded.
         FloatingPointError: If a factor is not finite; names the layer. Layers before it are done already.
     """
     layers = {name: layer for name, layer in low_rank_layers(model).items() if layer.growing or layer.buffer}
-    if release and _is_distributed(model) and any(layer.config.storage == "reserve" for layer in layers.values()):
+    shrinks = any(release or layer.config.storage == "resize" for layer in layers.values())
+    if shrinks and _is_distributed(model):
         raise ValueError(
-            "tensors cannot shrink inside DDP or FSDP; call finalize(..., release=False), or finalize the bare model "
-            "and wrap it again"
+            "tensors cannot shrink inside DDP or FSDP; call finalize(..., release=False) on layers with "
+            'storage="reserve", or finalize the bare model and make DDP or FSDP anew'
         )
     done = []
     for name, layer in layers.items():

@@ -239,9 +239,12 @@ def test_half_types_and_autocast(case: Any, dtype: torch.dtype) -> None:
     assert half(x.to(dtype) if x.is_floating_point() else x).isfinite().all()
     with torch.autocast("cpu", dtype):
         assert _relative(exact(x), exact.to_dense()(x)) < 0.03
-        # the rank check is not rounded to the type of autocast
-        inside = exact.singular_values("product")
-    torch.testing.assert_close(inside, exact.singular_values("product"))
+        # neither the rank check nor merging is rounded to the type of autocast
+        inside = [exact.singular_values("product", method) for method in ("qr", "gram", "randomized")]
+        merged = exact.to_dense().weight
+    for method, values in zip(("qr", "gram", "randomized"), inside, strict=True):
+        torch.testing.assert_close(values, exact.singular_values("product", method))
+    assert torch.equal(merged, exact.to_dense().weight)
 
 
 def test_a_copy_is_a_copy(case: Any) -> None:

@@ -289,7 +289,8 @@ class LowRankLayer(nn.Module, abc.ABC):
         """U V in at least float32, (groups, m / groups, n)."""
         u, v = self.factors()
         dtype = torch.promote_types(u.dtype, torch.float32)
-        return u.to(dtype) @ v.to(dtype)
+        with torch.autocast(u.device.type, enabled=False):
+            return u.to(dtype) @ v.to(dtype)
 
     @abc.abstractmethod
     def as_matrix(self, weight: Tensor) -> Tensor:
@@ -441,10 +442,10 @@ class LowRankLayer(nn.Module, abc.ABC):
             write_whole(self.u, self.u.new_zeros(self.rows, capacity))
             write_whole(self.v, self.v.new_zeros(*self.v.shape[:-2], capacity, self.columns))
         count = ranks["initial"]
-        like = {"dtype": self.u.dtype, "device": self.u.device}  # new_zeros of a sharded factor would be sharded
-        rows = self.rows // self.groups
-        self.initial_u = None if count is None else torch.zeros(self.groups, rows, count, **like)
-        self.initial_v = None if count is None else torch.zeros(self.groups, count, self.columns, **like)
+        dtype, device = self.u.dtype, self.u.device  # new_zeros of a sharded factor would be sharded
+        shape_u, shape_v = (self.groups, self.rows // self.groups, count), (self.groups, count, self.columns)
+        self.initial_u = None if count is None else torch.zeros(shape_u, dtype=dtype, device=device)
+        self.initial_v = None if count is None else torch.zeros(shape_v, dtype=dtype, device=device)
 
     def extra_repr(self) -> str:
         """Shape and ranks."""
