@@ -281,9 +281,14 @@ class LowRankLayer(nn.Module, abc.ABC):
         u, v = self.update_factors() if chosen == "update" else self.factors()
         generator = torch.Generator(u.device).manual_seed(self.config.seed)
         try:
-            return product_singular_values(u, v, method=method or self.config.method, generator=generator)
+            s = product_singular_values(u, v, method=method or self.config.method, generator=generator)
         except FloatingPointError as error:
             raise FloatingPointError(f"layer {self.name or type(self).__name__}: {error}") from error
+        if chosen == "product" or self.initial_u is None:
+            return s
+        # where U V and U_0 V_0 cancel, rounding errors are left, and every rule is blind to scale
+        size = torch.linalg.matrix_norm(u.to(s.dtype)) * torch.linalg.matrix_norm(v.to(s.dtype))
+        return torch.where(s > torch.finfo(s.dtype).eps * size.unsqueeze(-1), s, 0.0)
 
     def product(self) -> Tensor:
         """U V in at least float32, (groups, m / groups, n)."""
