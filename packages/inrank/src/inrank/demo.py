@@ -39,8 +39,8 @@ class DemoSettings:
         overrides: Other settings of the preset "demo".
     """
 
-    steps: int = 150
-    every: int = 15
+    steps: int = 120
+    every: int = 12
     variants: tuple[str, ...] = ("InRank-Efficient", "InRank (W_0 kept)", "fixed rank")
     overrides: tuple[str, ...] = ()
 
@@ -109,7 +109,8 @@ def _track(tracker: SpectrumTracker) -> None:
 def _spectra(history: SpectrumHistory, out: Path, figures: list[dict[str, str]]) -> None:
     for kind, what in (("update", "D = W_t - W_0"), ("weight", "W_t")):
         shown = {name: history.spectra(name, kind) for name in history.layers}
-        figure = spectrum_figure(shown, ranks=history.ranks(kind), columns=2, ylabel=f"singular values of {what}",
+        figure = spectrum_figure(shown, ranks=history.ranks(kind),
+            shown=16, columns=2, ylabel=f"singular values of {what}",
                                  title=f"Singular values of {what} while a dense GPT learns")  # fmt: skip
         _save(figure, out / f"spectrum-{kind}.png", figures, f"Singular values of {what}, and the rank that holds 90 % "
               "of its energy: the update's is low and grows, the weight's is neither.")  # fmt: skip

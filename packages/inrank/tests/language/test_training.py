@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -193,6 +194,49 @@ def test_accelerate_gives_the_same_run(small, texts):
     through = Trainer(small("trainer.engine=accelerate"), texts=texts)
     assert through.run() == pytest.approx(plain.run(), rel=1e-5)
     assert through.ranks() == plain.ranks()
+
+
+WORKER = """
+import json, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from inrank.language.presets import RunConfig
+from inrank.language.training import Trainer
+trainer = Trainer(RunConfig.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]))
+loss = trainer.run()
+if trainer.engine.process == 0:
+    print(json.dumps([loss, trainer.engine.processes, list(trainer.ranks().values())]))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(small, texts, tmp_path):
+    options = ["inrank.storage=reserve", "method.finalize_at=9", "trainer.steps=12"]
+    alone = Trainer(small(*options), texts=texts)
+    expected = alone.run()
+    config = json.dumps(small(*options, "trainer.engine=accelerate").to_dict())
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, config, str(tmp_path)],
+            env={**os.environ, **shared, "RANK": str(number), "LOCAL_RANK": str(number)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    printed = [worker.communicate(timeout=300)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    loss, processes, ranks = json.loads(printed[0].splitlines()[-1])
+    assert processes == 2
+    assert ranks == list(alone.ranks().values())
+    assert loss == pytest.approx(expected, rel=1e-3)
+    resumed = Trainer(small(*options, "trainer.engine=accelerate"), tmp_path, texts)
+    assert resumed.folder.latest().name == "step-00000012"
 
 
 def test_hugging_face_model_is_trained(small, texts):

@@ -93,10 +93,14 @@ class AccelerateEngine:
 
     def __init__(self, precision: str) -> None:
         try:
-            from accelerate import Accelerator  # type: ignore[import-untyped,unused-ignore]
+            from accelerate import Accelerator, DistributedDataParallelKwargs  # type: ignore[import-untyped,unused-ignore]
         except ModuleNotFoundError as error:
             raise ImportError("accelerate is not installed; `pip install 'inrank[transformers]'` has it") from error
-        self._accelerator: Any = Accelerator(mixed_precision=precision)
+        self._accelerator: Any = Accelerator(
+            mixed_precision=precision,
+            # W_0 and initial factors never change, and stage 2 drops them
+            kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+        )
         self._optimizer: Any = None
         self.device = self._accelerator.device
         self.processes, self.process = self._accelerator.num_processes, self._accelerator.process_index

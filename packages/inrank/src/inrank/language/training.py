@@ -23,7 +23,7 @@ from inrank.language.costs import training_flops
 from inrank.language.data import TokenWindows, mixed_seed, read_text, tokenizer_for
 from inrank.language.engines import engine_for
 from inrank.language.gpt import parameter_count
-from inrank.language.presets import RunConfig
+from inrank.language.presets import ConfigError, RunConfig
 from inrank.language.run_folder import RunFolder
 from inrank.language.tokenizers import Tokenizer
 from inrank.stages import finalize
@@ -94,6 +94,11 @@ class Trainer:
     ) -> None:
         self.config = config
         self.engine = engine_for(config.trainer)
+        if self.engine.processes > 1 and config.method.grows and config.inrank.storage == "resize":
+            raise ConfigError(
+                f'inrank.storage = "resize" does not work with {self.engine.processes} processes, whose gradients are '
+                'exchanged in buffers of fixed size: set inrank.storage = "reserve"'
+            )
         self.accumulation = config.trainer.accumulation(self.engine.processes)
         texts = texts or Texts.read(config)
         self.tokenizer = texts.tokenizer
@@ -250,7 +255,7 @@ class Trainer:
             self._log("rank", change=values.pop("kind"), **{k: v for k, v in values.items() if k != "step"})
         self._events_logged = len(self.controller.events)
         if step == self.config.method.finalize_at:
-            report = finalize(self.model, self.optimizer)
+            report = finalize(self.model, self.optimizer, release=self.engine.processes == 1)
             # balanced directions are mixtures, of no age of their own
             state = self.controller.state_dict()
             self.controller.load_state_dict({**state, "young": [[] for _ in state["young"]]})
