@@ -74,6 +74,7 @@ class LowRankLayer(nn.Module, abc.ABC):
         active: Directions that are computed and trained: r + buffer, padded.
         max_rank: Largest rank.
         growing: Whether a controller may change the rank.
+        starts_at_zero: Whether U V was zero at the start, so that it is the update D.
         config: What the layer was made with.
     """
 
@@ -139,7 +140,8 @@ class LowRankLayer(nn.Module, abc.ABC):
         self.u = nn.Parameter(u.reshape(self.rows, stored).contiguous())
         self.v = nn.Parameter((v if groups > 1 else v[0]).contiguous())
         # D = U V - U_0 V_0 needs the initial product, where there is one and its spectrum is asked for
-        keeps_initial = config.resolved_spectrum == "update" and init != "zero"
+        self.starts_at_zero = init == "zero"
+        keeps_initial = config.resolved_spectrum == "update" and not self.starts_at_zero
         first = u[..., : self.active].clone(memory_format=torch.contiguous_format)
         self.register_buffer("initial_u", first if keeps_initial else None)
         first = v[..., : self.active, :].clone(memory_format=torch.contiguous_format)
@@ -259,7 +261,7 @@ class LowRankLayer(nn.Module, abc.ABC):
         """
         u, v = self.factors()
         if self.initial_u is None or self.initial_v is None:
-            if self.config.resolved_init != "zero":
+            if not self.starts_at_zero:
                 raise ValueError(
                     f"layer {self.name or type(self).__name__}: the initial factors are not kept, so that the update "
                     'since the start is not known (spectrum="product", or finalized)'
