@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -226,6 +227,30 @@ def test_checks_can_be_spread_over_steps():
         train(model, optimizer, controller, 1)
         counts.append(tuple(row.checks for row in controller.report().layers))
     assert counts == [(0, 1), (0, 1), (0, 1), (1, 1), (1, 2), (1, 2), (1, 2), (2, 2)]
+
+
+def test_checks_of_a_rank_that_stays_become_rare():
+    model, optimizer = made(check_every=1, warmup_steps=0, threshold=0.001)
+    controller = RankController(model, optimizer, backoff=4)
+    train(model, optimizer, controller, 1)
+    start = controller.report().layers[0].checks
+    checked = []
+    for _ in range(12):
+        before = controller.report().layers[0].checks
+        train(model, optimizer, controller, 1)
+        checked.append(controller.report().layers[0].checks - before)
+    assert start == 1
+    assert checked == [0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0]
+    state = json.loads(json.dumps(controller.state_dict()))
+    other = RankController(model, optimizer, backoff=4)
+    other.load_state_dict(state)
+    assert other._states["first"].rest == controller._states["first"].rest > 0
+    model.first.config = dataclasses.replace(model.first.config, threshold=0.9999)
+    for _ in range(8):
+        train(model, optimizer, controller, 1)
+    assert controller._states["first"].idle < 4
+    with pytest.raises(ValueError, match="backoff is 0"):
+        RankController(model, optimizer, backoff=0)
 
 
 # -- what a check does -------------------------------------------------------------------------------------------

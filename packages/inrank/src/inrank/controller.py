@@ -14,21 +14,25 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from inrank.config import InRankConfig
-from inrank.distributed import bare_name, check_parallel, copy_from_first, is_first_process, process_count
+from inrank.distributed import (
+    bare_name,
+    check_parallel,
+    copy_from_first,
+    copy_layer_from_first,
+    is_first_process,
+    process_count,
+)
 from inrank.distributed import unwrapped_model as unwrap
-from inrank.events import EventLog, RankEvent
+from inrank.events import DEAD_CHECKS, EventLog, RankEvent, warn_of
 from inrank.initialization import derived_generator
 from inrank.layers import LowRankLayer
 from inrank.null_model import null_ranks as ranks_without_training
-from inrank.optimizer_state import apply_factor_change, check_optimizer_state, unwrapped_optimizer
+from inrank.optimizer_state import apply_factor_change, check_optimizer_state, check_owned
 from inrank.rank_decision import LayerState, Verdict, judge, largest_rank, next_rank
 from inrank.rank_report import LayerReport, RankReport, break_even_rank, check_ranks
-from inrank.young_directions import YoungDirections, corrects_steps
+from inrank.young_directions import YoungDirections, checked_optimizer
 
 __all__ = ["RankController", "low_rank_layers"]
-
-# Checks in a row with a spectrum of zeros after which a layer is called dead.
-DEAD_CHECKS = 3
 
 
 def low_rank_layers(model: nn.Module) -> dict[str, LowRankLayer]:
@@ -72,6 +76,8 @@ class RankController:
         log: File for events, as lines of JSON.
         null_ranks: Whether events and the report carry the null model's ranks (`inrank.null_model`).
         amortize: Spread the layers' checks evenly over the steps between checks, rather than all at once.
+        backoff: Largest factor by which the time between a layer's checks grows while its rank stays: it doubles with
+            each check that changes nothing, and falls back to check_every with the first that does. 1: never.
         correct_steps: Whether young directions get steps of their own age.
         synchronize: Whether process 0 decides for all; default: if torch.distributed runs with several processes.
         state_kinds: See `inrank.optimizer_state.apply_factor_change`.
@@ -96,6 +102,7 @@ class RankController:
         log: str | Path | None = None,
         null_ranks: bool = True,
         amortize: bool = False,
+        backoff: int = 1,
         correct_steps: bool = True,
         synchronize: bool | None = None,
         state_kinds: Mapping[str, str] | None = None,
@@ -105,7 +112,9 @@ class RankController:
             raise ValueError("the model has no low-rank layer; call inrank.wrap(model) before the controller is made")
         self.model = unwrap(model)
         self.config = config
-        self.amortize, self.state_kinds = amortize, dict(state_kinds or {})
+        if backoff < 1:
+            raise ValueError(f"backoff is {backoff}; it must be at least 1, which checks at every due step")
+        self.amortize, self.backoff, self.state_kinds = amortize, backoff, dict(state_kinds or {})
         self.synchronize = process_count() > 1 and synchronize is not False
         self.steps = 0
         self.events: list[RankEvent] = []
@@ -123,8 +132,8 @@ class RankController:
                 )
         check_parallel(model, changing)
         given = () if optimizer is None else (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
-        self.optimizers = tuple(_checked(each, correct_steps) for each in given)
-        self._check_owned(changing)
+        self.optimizers = tuple(checked_optimizer(each, correct_steps) for each in given)
+        check_owned(self.optimizers, changing)
         self._young = [YoungDirections(each, self.layers) for each in self.optimizers] if correct_steps else []
         self._hooks: list[Any] = []
         for index, each in enumerate(self.optimizers):
@@ -210,7 +219,10 @@ class RankController:
                 tick = self.steps + config.strict  # the official counter is raised before it is looked at
                 place = index % config.check_every if self.amortize else 0
                 if tick > config.warmup_steps and tick % config.check_every == place and self._may_change(layer):
-                    due[name] = None
+                    state = self._states[name]
+                    if state.rest == 0:
+                        due[name] = None
+                    state.rest = max(0, state.rest - 1)
         self._pending = 0
         return self.check(due) if due else []
 
@@ -240,7 +252,7 @@ class RankController:
         chosen = (
             list(names) if names is not None else [n for n, layer in self.layers.items() if self._may_change(layer)]
         )
-        self._check_owned({name: self.layers[name] for name in chosen}, error=RuntimeError)
+        check_owned(self.optimizers, {name: self.layers[name] for name in chosen}, RuntimeError)
         events: list[RankEvent] = []
         for name, verdict in zip(chosen, self._verdicts(chosen), strict=True):
             events += self._apply(name, verdict)
@@ -248,7 +260,7 @@ class RankController:
             self.events.append(event)
             if self._log is not None:
                 self._log.append(event)
-        self._warn(events)
+        warn_of(events)
         return events
 
     def _verdicts(self, names: list[str]) -> list[Verdict]:
@@ -280,6 +292,8 @@ class RankController:
         state.last_ratio, state.last_wanted = verdict.ratio, verdict.wanted
         state.zero_checks = state.zero_checks + 1 if verdict.ratio is None else 0
         old, new = layer.rank, next_rank(layer, config, state, verdict)
+        state.idle = 0 if new != old else state.idle + 1
+        state.rest = min(2**state.idle, self.backoff) - 1
         kinds = []
         if new != old:
             self._change(name, new)
@@ -317,47 +331,7 @@ class RankController:
         for young in self._young:
             young.add(name, change)
         if self.synchronize and how != "slice":
-            self._copy_from_first(layer)
-
-    def _copy_from_first(self, layer: LowRankLayer) -> None:
-        """Factors and their optimizer state; processors that differ round differently."""
-        for parameter in (layer.u, layer.v):
-            if not isinstance(parameter, DTensor):
-                copy_from_first(parameter.data)
-                for optimizer in self.optimizers:
-                    for value in optimizer.state.get(parameter, {}).values():
-                        if isinstance(value, torch.Tensor) and value.ndim:
-                            copy_from_first(value)
-
-    def _check_owned(self, layers: Mapping[str, LowRankLayer], error: type[Exception] = ValueError) -> None:
-        if not self.optimizers:
-            return
-        owned = {id(p) for each in self.optimizers for group in each.param_groups for p in group["params"]}
-        for name, layer in layers.items():
-            for factor in ("u", "v"):
-                if id(getattr(layer, factor)) not in owned:
-                    raise error(
-                        f"layer {name}: its factor {factor} is not among the optimizer's parameters; make the "
-                        "optimizer after inrank.wrap (and after FSDP2's fully_shard), and do not replace parameters"
-                    )
-
-    def _warn(self, events: list[RankEvent]) -> None:
-        full = [event for event in events if event.kind == "saturated"]
-        if full:
-            listed = ", ".join(f"{event.layer} ({event.new_rank}, wants {event.wanted})" for event in full)
-            warnings.warn(
-                f"step {self.steps}: the largest rank is reached and the criterion asks for more: {listed}; "
-                "raise max_rank when the model is wrapped, or lower the threshold",
-                stacklevel=4,
-            )
-        dead = [event.layer for event in events if event.kind == "dead"]
-        if dead:
-            warnings.warn(
-                f"step {self.steps}: no update yet in {', '.join(dead)}: zero spectrum at {DEAD_CHECKS} checks: "
-                "either nothing reaches the layer (frozen, unused), or factors that are both zero hold it at a saddle: "
-                'choose another init, or mode="full"',
-                stacklevel=4,
-            )
+            copy_layer_from_first(layer, self.optimizers)
 
     # -- what there is to know -----------------------------------------------------------------------------------
 
@@ -421,21 +395,3 @@ class RankController:
         self.events = [RankEvent.from_dict(event) for event in state["events"]]
         if self._log is not None:
             self._log.rewrite(self.events)
-
-
-def _checked(optimizer: Optimizer, correct_steps: bool) -> Optimizer:
-    optimizer = unwrapped_optimizer(optimizer)
-    name = type(optimizer).__name__
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"the optimizer is a {name}; a torch.optim.Optimizer is needed")
-    if name == "ZeroRedundancyOptimizer":
-        raise TypeError("ZeroRedundancyOptimizer has only a part of the state in each process; use FSDP2 instead")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise TypeError("LBFGS keeps one flat vector for all parameters, which no change of rank can follow")
-    if correct_steps and corrects_steps(optimizer) is None:
-        warnings.warn(
-            f"{name} is not an optimizer of torch.optim: if it divides by 1 - beta^t, the first steps of fresh "
-            "directions are too large; correct_steps=False says that this is known",
-            stacklevel=3,
-        )
-    return optimizer

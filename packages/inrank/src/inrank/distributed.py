@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from inrank.layers import LowRankLayer
 
@@ -14,6 +15,7 @@ __all__ = [
     "bare_name",
     "check_parallel",
     "copy_from_first",
+    "copy_layer_from_first",
     "is_first_process",
     "process_count",
     "unwrapped_model",
@@ -42,6 +44,21 @@ def copy_from_first(tensor: Tensor) -> Tensor:
         else:
             dist.broadcast(tensor, src=0)
     return tensor
+
+
+def copy_layer_from_first(layer: LowRankLayer, optimizers: Iterable[Optimizer]) -> None:
+    """Overwrite factors and their optimizer state with process 0's; processors that differ round differently.
+
+    What is sharded was scattered by process 0 already.
+    """
+    for parameter in (layer.u, layer.v):
+        if isinstance(parameter, DTensor):
+            continue
+        copy_from_first(parameter.data)
+        for optimizer in optimizers:
+            for value in optimizer.state.get(parameter, {}).values():
+                if isinstance(value, Tensor) and value.ndim:
+                    copy_from_first(value)
 
 
 def unwrapped_model(model: nn.Module) -> nn.Module:

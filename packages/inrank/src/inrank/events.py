@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inrank._files import write_atomically
 
-__all__ = ["EventLog", "RankEvent"]
+__all__ = ["DEAD_CHECKS", "EventLog", "RankEvent", "warn_of"]
+
+# Checks in a row with a spectrum of zeros after which a layer is called dead.
+DEAD_CHECKS = 3
 
 
 @dataclass(frozen=True)
@@ -90,3 +94,24 @@ class EventLog:
                     break
                 raise ValueError(f"{self.path}: line {number} is not a rank event: {error}") from error
         return events
+
+
+def warn_of(events: list[RankEvent]) -> None:
+    """Warn of layers that cannot grow though they should, and of dead ones, among the events of one check."""
+    full = [event for event in events if event.kind == "saturated"]
+    if full:
+        listed = ", ".join(f"{event.layer} ({event.new_rank}, wants {event.wanted})" for event in full)
+        warnings.warn(
+            f"step {full[0].step}: the largest rank is reached and the criterion asks for more: {listed}; "
+            "raise max_rank when the model is wrapped, or lower the threshold",
+            stacklevel=4,
+        )
+    dead = [event for event in events if event.kind == "dead"]
+    if dead:
+        listed = ", ".join(event.layer for event in dead)
+        warnings.warn(
+            f"step {dead[0].step}: no update yet in {listed}: zero spectrum at {DEAD_CHECKS} checks: either nothing "
+            "reaches the layer (frozen, unused), or factors that are both zero hold it at a saddle: choose another "
+            'init, or mode="full"',
+            stacklevel=4,
+        )

@@ -17,7 +17,7 @@ Growth ("append") has no map: kept directions keep their state to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from inrank.layers import FactorChange, LowRankLayer
 from inrank.layers.sharding import read_whole, write_whole
 
-__all__ = ["KINDS", "apply_factor_change", "check_optimizer_state", "unwrapped_optimizer"]
+__all__ = ["KINDS", "apply_factor_change", "check_optimizer_state", "check_owned", "unwrapped_optimizer"]
 
 KINDS: dict[str, str] = {
     "exp_avg": "gradient",  # Adam, AdamW, NAdam, RAdam, Adamax, SparseAdam
@@ -56,6 +56,26 @@ def unwrapped_optimizer(optimizer: Optimizer) -> Optimizer:
     while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = optimizer.optimizer  # type: ignore[attr-defined]
     return optimizer
+
+
+def check_owned(
+    optimizers: Sequence[Optimizer], layers: Mapping[str, LowRankLayer], error: type[Exception] = ValueError
+) -> None:
+    """See that the factors of layers are among the optimizers' parameters, if there are optimizers.
+
+    Raises:
+        error: If one is not; names layer and factor.
+    """
+    if not optimizers:
+        return
+    owned = {id(p) for each in optimizers for group in each.param_groups for p in group["params"]}
+    for name, layer in layers.items():
+        for factor in ("u", "v"):
+            if id(getattr(layer, factor)) not in owned:
+                raise error(
+                    f"layer {name}: its factor {factor} is not among the optimizer's parameters; make the optimizer "
+                    "after inrank.wrap (and after FSDP2's fully_shard), and do not replace parameters"
+                )
 
 
 def check_optimizer_state(optimizer: Optimizer, layer: LowRankLayer, *, kinds: Mapping[str, str] | None = None) -> None:

@@ -26,6 +26,8 @@ class LayerState:
         zero_checks: Checks in a row with a spectrum of zeros.
         saturated: Whether it was said that max_rank is too small.
         below: Ranks asked for in a row of checks that asked for less than there is.
+        idle: Checks in a row that changed nothing.
+        rest: Due checks to pass over.
     """
 
     checks: int = 0
@@ -34,6 +36,8 @@ class LayerState:
     zero_checks: int = 0
     saturated: bool = False
     below: list[int] = field(default_factory=list)
+    idle: int = 0
+    rest: int = 0
 
 
 @dataclass(frozen=True)

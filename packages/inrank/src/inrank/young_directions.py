@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,9 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from inrank.layers import FactorChange, LowRankLayer
+from inrank.optimizer_state import unwrapped_optimizer
 
-__all__ = ["Cohort", "YoungDirections", "corrects_steps"]
+__all__ = ["Cohort", "YoungDirections", "checked_optimizer", "corrects_steps"]
 
 _CORRECTED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam)
 _PLAIN = (
@@ -46,6 +48,33 @@ def corrects_steps(optimizer: Optimizer) -> bool | None:
     if type(optimizer) in _CORRECTED:
         return True
     return False if type(optimizer) in _PLAIN else None
+
+
+def checked_optimizer(optimizer: Optimizer, correct_steps: bool) -> Optimizer:
+    """The torch optimizer inside wrappers, if a change of rank can be carried through it.
+
+    Args:
+        optimizer: Wrapped or not.
+        correct_steps: Whether an unknown class is worth a warning.
+
+    Raises:
+        TypeError: If it cannot.
+    """
+    optimizer = unwrapped_optimizer(optimizer)
+    name = type(optimizer).__name__
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"the optimizer is a {name}; a torch.optim.Optimizer is needed")
+    if name == "ZeroRedundancyOptimizer":
+        raise TypeError("ZeroRedundancyOptimizer has only a part of the state in each process; use FSDP2 instead")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError("LBFGS keeps one flat vector for all parameters, which no change of rank can follow")
+    if correct_steps and corrects_steps(optimizer) is None:
+        warnings.warn(
+            f"{name} is not an optimizer of torch.optim: if it divides by 1 - beta^t, the first steps of fresh "
+            "directions are too large; correct_steps=False says that this is known",
+            stacklevel=4,
+        )
+    return optimizer
 
 
 @dataclass
