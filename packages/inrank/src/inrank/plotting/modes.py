@@ -66,7 +66,9 @@ def theory_figure(
         axes.axvline(end, color=MUTED, linewidth=0.8, linestyle=":")
         axes.set_xlim(0, last)
         axes.set_xlabel("time", fontsize=9, color=INK)
-        plain_axes(axes, title=f"gain {gain:g}", legend=column == len(gains) - 1)
+        plain_axes(axes, title=f"gain {gain:g}")
+        if column == len(gains) - 1:
+            axes.legend(frameon=False, fontsize=8, labelcolor=INK, ncols=2)
         at_end = np.abs(mode_strength(end, s, gain) - gain)
         bars = [(x, LINES[0]) for x in at_end] + [(float(np.interp(end, times, idle)), MUTED)] * unused
         bars.sort(key=lambda bar: -bar[0])
