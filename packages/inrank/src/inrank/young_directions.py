@@ -150,8 +150,10 @@ class YoungDirections:
             own = {key: _select(value, cohort) for key, value in state.items() if value.shape == parameter.shape}
             if type(self.optimizer) is torch.optim.NAdam:
                 own["gradient"] = _select(parameter.grad, cohort)
-            new = _step(self.optimizer, group, old, own, cohort.age)
-            _local(parameter.detach()).index_copy_(_axis(cohort), _places(parameter, cohort), new)
+            new = _select(parameter, cohort).copy_(old)
+            _step(self.optimizer, group, new, own, cohort.age)
+            if not _is_view(parameter, cohort):
+                _local(parameter.detach()).index_copy_(_axis(cohort), _places(parameter, cohort), new)
         grown = {
             id(cohort)
             for cohort, _ in self._before
@@ -183,7 +185,16 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def _is_view(tensor: Tensor, cohort: Cohort) -> bool:
+    """Whether a cohort is a run of neighbours, whose part of a tensor is a view: growth makes such."""
+    first, count = cohort.directions[0], len(cohort.directions)
+    return not isinstance(tensor, DTensor) and cohort.directions[-1] - first == count - 1
+
+
 def _select(tensor: Tensor, cohort: Cohort) -> Tensor:
+    """A cohort's part of a tensor."""
+    if _is_view(tensor, cohort):
+        return tensor.detach().narrow(_axis(cohort), cohort.directions[0], len(cohort.directions))
     return _local(tensor.detach()).index_select(_axis(cohort), _places(tensor, cohort))
 
 
@@ -210,35 +221,39 @@ def _number(value: Any) -> float:
 def _step(
     optimizer: Optimizer,
     group: dict[str, Any],
-    old: Tensor,
+    new: Tensor,
     state: dict[str, Tensor],
     age: int,
-) -> Tensor:
-    """The parameter after the optimizer's step number `age`, as torch.optim's single-tensor code computes it."""
+) -> None:
+    """Take the optimizer's step number `age` from `new`, in place, as torch.optim's single-tensor code does."""
     lr, eps, decay = _number(group["lr"]), group["eps"], group["weight_decay"]
     beta1, beta2 = (_number(beta) for beta in group["betas"])
     kind = type(optimizer)
     decoupled = group.get("decoupled_weight_decay", False)
     mean = state["exp_avg"]
-    new = old * (1 - lr * decay) if decoupled and decay else old.clone()
+    if decoupled and decay:
+        new.mul_(1 - lr * decay)
     first = 1 - beta1**age
     if kind is torch.optim.Adamax:
-        return new.addcdiv_(mean, state["exp_inf"], value=-lr / first)
+        new.addcdiv_(mean, state["exp_inf"], value=-lr / first)
+        return
     square = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
     second = 1 - beta2**age
     if kind is torch.optim.RAdam:
         horizon = 2 / (1 - beta2) - 1
         length = horizon - 2 * age * beta2**age / second
         if length <= 5:
-            return new.add_(mean, alpha=-lr / first)
+            new.add_(mean, alpha=-lr / first)
+            return
         rectified = math.sqrt(
             (length - 4) * (length - 2) * horizon / ((horizon - 4) * (horizon - 2) * length)
         ) * math.sqrt(second)
-        return new.addcdiv_(mean, square.sqrt().add_(eps), value=-lr / first * rectified)
+        new.addcdiv_(mean, square.sqrt().add_(eps), value=-lr / first * rectified)
+        return
     if kind is torch.optim.NAdam:
         gradient = -state["gradient"] if group["maximize"] else state["gradient"]
         if decay and not decoupled:
-            gradient = gradient.add(old, alpha=decay)
+            gradient = gradient.add(new, alpha=decay)
         mu, product = 0.0, 1.0
         for t in range(1, age + 1):
             mu = beta1 * (1.0 - 0.5 * 0.96 ** (t * group["momentum_decay"]))
@@ -246,8 +261,9 @@ def _step(
         following = beta1 * (1.0 - 0.5 * 0.96 ** ((age + 1) * group["momentum_decay"]))
         scale = square.div(second).sqrt().add_(eps)
         new.addcdiv_(gradient, scale, value=-lr * (1.0 - mu) / (1.0 - product))
-        return new.addcdiv_(mean, scale, value=-lr * following / (1.0 - product * following))
-    return new.addcdiv_(mean, square.sqrt().div_(math.sqrt(second)).add_(eps), value=-lr / first)
+        new.addcdiv_(mean, scale, value=-lr * following / (1.0 - product * following))
+        return
+    new.addcdiv_(mean, square.sqrt().div_(math.sqrt(second)).add_(eps), value=-lr / first)
 
 
 def _grown_up(optimizer: Optimizer, group: dict[str, Any], age: int) -> bool:
