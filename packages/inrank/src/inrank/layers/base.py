@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
@@ -22,44 +21,17 @@ from torch import Tensor, nn
 
 from inrank.config import InRankConfig
 from inrank.initialization import derived_generator, fresh_directions, initial_factors
+from inrank.layers.factor_change import FactorChange, balanced
 from inrank.layers.sharding import read_whole, write_whole
-from inrank.spectrum import product_singular_values, product_svd
+from inrank.spectrum import product_singular_values
 
-__all__ = ["FLOATS", "FactorChange", "LowRankLayer"]
+__all__ = ["FLOATS", "LowRankLayer"]
 
 # What factors can be made of: torch also calls 8-bit types floating, but computes little with them.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 # Directions that are computed at once in float64.
 _BLOCK = 32
-# Singular values below this part of the largest are zero: their directions keep V and get U = 0.
-_NEGLIGIBLE = 1e-7
-
-
-@dataclass(frozen=True)
-class FactorChange:
-    """How the factors of a layer were changed, for whatever is stored beside them (moments of an optimizer).
-
-    With V' = G V and U' = U G^-1 the gradients become g_U' = g_U G^T and g_V' = G^-T g_V; so do first moments.
-
-    Attributes:
-        old_active: Directions before.
-        new_active: Directions after.
-        kept: Leading directions of the new factors that come from old ones; the others are fresh.
-        u_map: (groups, kept, old_active): g_U' = g_U u_map^T; None: the first `kept` columns as they are.
-        v_map: (groups, kept, old_active): g_V' = v_map g_V; None: the first `kept` rows as they are.
-    """
-
-    old_active: int
-    new_active: int
-    kept: int
-    u_map: Tensor | None = None
-    v_map: Tensor | None = None
-
-    @property
-    def added(self) -> int:
-        """Fresh directions, the last ones."""
-        return self.new_active - self.kept
 
 
 class LowRankLayer(nn.Module, abc.ABC):
@@ -385,7 +357,7 @@ class LowRankLayer(nn.Module, abc.ABC):
             u, v = self.factors()
             u, v = self._appended(u, v, new - old, generator)
         elif how == "svd":
-            u, v, change = self._balanced(min(new, old), new)
+            u, v, change = balanced(*self.factors(), min(new, old), new)
             u, v = self._appended(u, v, change.added, generator)
         else:
             self.rank, self.active = rank, new
@@ -400,24 +372,6 @@ class LowRankLayer(nn.Module, abc.ABC):
         generator = generator or derived_generator(self.config.seed, self.name, self.active)
         fresh = fresh_directions(v, added, generator=generator)
         return torch.nn.functional.pad(u, (0, added)), torch.cat([v, fresh], -2)
-
-    def _balanced(self, kept: int, new: int) -> tuple[Tensor, Tensor, FactorChange]:
-        u, v = self.factors()
-        svd = product_svd(u.double(), v.double())
-        s = svd.s[..., :kept]
-        alive = s > _NEGLIGIBLE * svd.s[..., :1]
-        root = torch.where(alive, s, 1.0).sqrt()
-        scale = torch.where(alive, root, 0.0)
-        # G = S^(-1/2) P^T U on the kept directions: V' = G V, U' = U G^-1
-        inverse = torch.where(alive, 1.0 / root, 0.0)
-        u_map = inverse.unsqueeze(-1) * svd.core_left[..., :kept, :]
-        v_map = inverse.unsqueeze(-1) * svd.core_right[..., :kept].mT
-        # a direction without singular value keeps its row, or both factors would be zero and stay it
-        length = torch.where(alive, root, torch.where(alive.any(-1, keepdim=True), root.mean(-1, keepdim=True), 1.0))
-        left = svd.left[..., :kept] * scale.unsqueeze(-2)
-        right = length.unsqueeze(-1) * svd.right[..., :kept, :]
-        change = FactorChange(self.active, new, kept, u_map, v_map)
-        return left.to(u.dtype), right.to(v.dtype), change
 
     def _store(self, u: Tensor, v: Tensor) -> None:
         spare = self.capacity - u.shape[-1] if self.config.storage == "reserve" else 0
