@@ -335,6 +335,7 @@ def measured(name: str, trainer: Trainer) -> Outcome:
     layers = low_rank_layers(trainer.model).values()
     parameters = parameter_count(trainer.model)
     states = count_states(trainer.model, trainer.optimizer)
+    projectors = sum(map(_projector_bytes, trainer.optimizer.state.values()))
     if trainer.controller:
         trainer.controller.close()  # the steps that measure memory are not training any more
     memory = measure_memory(trainer.bare_step, trainer.model, trainer.optimizer)
@@ -346,14 +347,20 @@ def measured(name: str, trainer: Trainer) -> Outcome:
         ranks=ranks,
         null_ranks=dict(null_ranks),
         full_rank=min((layer.full_rank for layer in layers), default=0),
-        state_bytes=states.total,
-        peak_bytes=memory.measured,
-        peak_parts=dict(memory.peak),
+        state_bytes=states.total + projectors,
+        peak_bytes=memory.measured + projectors,
+        peak_parts={**memory.peak, "moments": memory.peak["moments"] + projectors},
         steps=counters.step,
         cpu_seconds=counters.cpu_seconds,
         flops=counters.flops,
         curve=curve,
     )
+
+
+def _projector_bytes(state: Mapping[str, Any]) -> int:
+    """Bytes of GaLore's projection of one parameter: inside an object, so that counting tensors passes over it."""
+    matrix = getattr(state.get("projector"), "ortho_matrix", None)
+    return 0 if matrix is None else int(matrix.numel() * matrix.element_size())
 
 
 def matched(config: RunConfig, outcomes: Sequence[Outcome]) -> RunConfig:
