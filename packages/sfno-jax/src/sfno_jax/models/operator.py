@@ -27,6 +27,7 @@ from sfno_jax.models import embeddings, layers
 from sfno_jax.models.config import FNOConfig, OperatorConfig, SFNOConfig
 from sfno_jax.models.filters import LinearFilter, SpectralMLP, as_complex
 from sfno_jax.models.layers import ComplexParam, PointwiseLinear, PointwiseMLP, PointwiseStack
+from sfno_jax.models.packed_conv import packed_convolution, packed_plans
 from sfno_jax.models.sphere import Analysis, Synthesis
 from sfno_jax.models.statistics import ChannelStatistics
 
@@ -93,6 +94,11 @@ class SpectralConv(nnx.Module):
         Returns:
             Filtered fields and residual, both on the grid of `synthesis`.
         """
+        plans = packed_plans(x, self.filter, analysis, synthesis) if self.spectral_bias is None else None
+        if plans is not None:
+            assert isinstance(self.filter, LinearFilter)
+            y, residual = packed_convolution(x, self.filter, plans, resample=resample)
+            return self._with_bias(y), residual
         u = analysis(x)
         v = u
         if self.spectral_bias is not None:
@@ -103,9 +109,10 @@ class SpectralConv(nnx.Module):
             y, residual = jnp.split(synthesis(jnp.concatenate([v, u])), 2)
         else:
             y, residual = synthesis(v), x
-        if self.bias is not None:
-            y = y + self.bias[...][:, None, None]
-        return y, residual
+        return self._with_bias(y), residual
+
+    def _with_bias(self, y: jax.Array) -> jax.Array:
+        return y if self.bias is None else y + self.bias[...][:, None, None]
 
 
 class FourierBlock(nnx.Module):
