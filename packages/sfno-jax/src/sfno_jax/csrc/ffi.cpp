@@ -7,6 +7,7 @@
 #include "job.h"
 #include "latitude_table.h"
 #include "legendre_table.h"
+#include "mlp_ffi.h"
 #include "packed_ffi.h"
 #include "parallel.h"
 #include "threads.h"
@@ -125,7 +126,9 @@ NB_MODULE(_sfno_native, module) {
     add("sfno_jax_legendre_synthesis", sfno::legendre_synthesis);
     add("sfno_jax_vector_analysis", sfno::vector_analysis);
     add("sfno_jax_vector_synthesis", sfno::vector_synthesis);
-    for (const sfno::NamedHandler& h : sfno::packed_handlers()) add(h.name, h.handler);
+    for (const auto& more : {sfno::packed_handlers(), sfno::mlp_handlers()}) {
+      for (const sfno::NamedHandler& h : more) add(h.name, h.handler);
+    }
     return handlers;
   }, "Capsules of the handlers by the name they are registered under.");
 }

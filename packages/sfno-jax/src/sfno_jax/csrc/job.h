@@ -58,6 +58,7 @@ struct Job {
 };
 
 struct PackedKernels;  // packed_job.h
+struct MlpKernels;     // mlp_job.h
 
 // The kernels compiled for one instruction set. Work is cut into units, which may run in any order
 // and on any thread without changing a bit of the result.
@@ -69,6 +70,7 @@ struct Kernels {
   void (*synthesis_unit)(const Job&, int64_t unit, void* scratch);
   const PackedKernels* packed_single;
   const PackedKernels* packed_double;
+  const MlpKernels* mlp;
 };
 
 }  // namespace sfno

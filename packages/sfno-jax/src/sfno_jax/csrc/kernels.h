@@ -5,6 +5,7 @@
 #include "batch.h"
 #include "packed_product.h"
 #include "packed_transform.h"
+#include "pointwise_mlp.h"
 #include "single.h"
 
 namespace sfno::SFNO_ISA {
@@ -76,6 +77,8 @@ constexpr PackedKernels kPacked = {
     product_scratch_bytes,
     product_unit<T>};
 
+constexpr MlpKernels kMlp = {mlp_tiles, MlpScratch::bytes, mlp_unit};
+
 }  // namespace sfno::SFNO_ISA
 
 namespace sfno {
@@ -86,5 +89,6 @@ namespace sfno {
 extern const Kernels SFNO_JOIN(kernels_, SFNO_ISA);
 const Kernels SFNO_JOIN(kernels_, SFNO_ISA) = {
     SFNO_STRING(SFNO_ISA), SFNO_ISA::unit_count, SFNO_ISA::scratch_bytes, SFNO_ISA::run_unit<true>,
-    SFNO_ISA::run_unit<false>, &SFNO_ISA::kPacked<float>, &SFNO_ISA::kPacked<double>};
+    SFNO_ISA::run_unit<false>, &SFNO_ISA::kPacked<float>, &SFNO_ISA::kPacked<double>,
+    &SFNO_ISA::kMlp};
 }  // namespace sfno

@@ -3,14 +3,9 @@
 
 #include <vector>
 
-#include "xla/ffi/api/ffi.h"
+#include "named_handler.h"
 
 namespace sfno {
-
-struct NamedHandler {
-  const char* name;
-  XLA_FFI_Error* (*handler)(XLA_FFI_CallFrame*);
-};
 
 std::vector<NamedHandler> packed_handlers();
 

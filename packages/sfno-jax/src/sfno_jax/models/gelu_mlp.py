@@ -1,0 +1,156 @@
+r"""Pointwise network y = W2 gelu(W1 x + b1) whose hidden values are never written to memory, by a C++ kernel.
+
+Hidden fields are the largest arrays of a network's training step; XLA writes and keeps three of them per block. The
+kernel works on tiles of points that stay in the cache, and computes them again for the gradients.
+
+The map is a JAX primitive with three levels, so that it differentiates to any order in both modes:
+
+    mlp (kernel)  --jvp-->  tangent of mlp, linear in (dx, dW1, db1, dW2)  --transpose-->  gradients (kernel)
+
+whatever else is asked of it (a tangent, derivatives of gradients, `vmap` over weights) is done by plain JAX.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from sfno_jax import _native, transforms
+from sfno_jax._linear import merge_batch, split_batch
+
+__all__ = ["gelu", "gelu_mlp", "supports"]
+
+HIGHEST = jax.lax.Precision.HIGHEST
+_CHANNEL_BLOCK = 16
+_WIDEST = 512  # beyond, the weights leave the cache and XLA's products are the faster ones
+
+
+def gelu(x: jax.Array) -> jax.Array:
+    """Exact GELU, x (1 + erf(x / sqrt 2)) / 2; XLA's CPU backend does erf much faster than the usual erfc."""
+    return 0.5 * x * (1.0 + jax.lax.erf(math.sqrt(0.5) * x))
+
+
+def supports(x: jax.Array, hidden: int, out: int) -> bool:
+    """Whether the kernel does this: float32 on a CPU, numbers of channels multiples of 16 up to 512."""
+    widths = (x.shape[1], hidden, out)
+    return (
+        x.dtype == jnp.float32
+        and x.size > 0
+        and all(w % _CHANNEL_BLOCK == 0 and w <= _WIDEST for w in widths)
+        and transforms.backend() == "native"
+    )
+
+
+def _plain(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array) -> jax.Array:
+    def product(w: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.matmul(jnp.broadcast_to(w, (len(y), *w.shape)), y, precision=HIGHEST)
+
+    return product(w2, gelu(product(w1, x) + b1[:, None]))
+
+
+def _plain_tangent(*args: jax.Array) -> jax.Array:
+    """Of the four arguments and their tangents."""
+    tangent: jax.Array = jax.jvp(_plain, args[:4], args[4:])[1]
+    return tangent
+
+
+def _plain_gradients(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, g: jax.Array) -> tuple[jax.Array, ...]:
+    gradients: tuple[jax.Array, ...] = jax.vjp(_plain, x, w1, b1, w2)[1](g)
+    return gradients
+
+
+def _like(x: Any) -> Any:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)  # type: ignore[no-untyped-call]
+
+
+def _kernel(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array) -> jax.Array:
+    _native.register()
+    out = jax.ShapeDtypeStruct((len(x), len(w2), x.shape[2]), x.dtype)  # type: ignore[no-untyped-call]
+    y: jax.Array = jax.ffi.ffi_call("sfno_jax_mlp", out)(x, w1, b1, w2)
+    return y
+
+
+def _gradient_kernel(
+    x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, g: jax.Array
+) -> tuple[jax.Array, ...]:
+    _native.register()
+    outs = tuple(_like(a) for a in (x, w1, b1, w2))
+    return tuple(jax.ffi.ffi_call("sfno_jax_mlp_gradients", outs)(x, w1, b1, w2, g))
+
+
+def _primitive(name: str, lowered: Any, plain: Any, multiple: bool) -> Primitive:
+    """A primitive that runs `lowered`, and differentiates and maps like `plain`."""
+    primitive = Primitive(name)
+    primitive.multiple_results = multiple
+    primitive.def_impl(jax.jit(lowered))  # type: ignore[no-untyped-call]
+
+    def abstract(*args: Any) -> Any:
+        out = jax.eval_shape(plain, *(_like(a) for a in args))
+        return [jax.core.ShapedArray(o.shape, o.dtype) for o in out] if multiple else jax.core.ShapedArray(
+            out.shape, out.dtype
+        )
+
+    def batch(args: Any, axes: Any) -> Any:
+        out = jax.vmap(plain, in_axes=axes)(*args)
+        return (list(out), [0] * len(out)) if multiple else (out, 0)
+
+    def jvp(primals: Any, tangents: Any) -> Any:
+        out, tangent = jax.jvp(plain, primals, [ad.instantiate_zeros(t) for t in tangents])
+        return (list(out), list(tangent)) if multiple else (out, tangent)
+
+    primitive.def_abstract_eval(abstract)  # type: ignore[no-untyped-call]
+    mlir.register_lowering(primitive, mlir.lower_fun(lowered, multiple_results=multiple))
+    batching.primitive_batchers[primitive] = batch
+    ad.primitive_jvps[primitive] = jvp
+    return primitive
+
+
+_MLP = _primitive("gelu_mlp", _kernel, _plain, False)
+_TANGENT = _primitive("gelu_mlp_tangent", _plain_tangent, _plain_tangent, False)
+_GRADIENTS = _primitive("gelu_mlp_gradients", _gradient_kernel, _plain_gradients, True)
+
+
+def _jvp(primals: Any, tangents: Any) -> Any:
+    tangents = [ad.instantiate_zeros(t) for t in tangents]
+    return _MLP.bind(*primals), _TANGENT.bind(*primals, *tangents)  # type: ignore[no-untyped-call]
+
+
+def _batch(args: Any, axes: Any) -> Any:
+    x, *weights = args
+    if all(axis is None for axis in axes[1:]):
+        y = _MLP.bind(merge_batch(x, axes[0], 0), *weights)  # type: ignore[no-untyped-call]
+        return split_batch(y, x.shape[axes[0]], 0), 0
+    return jax.vmap(_plain, in_axes=axes)(*args), 0
+
+
+def _transpose(cotangent: Any, *args: Any) -> list[Any]:
+    linear = args[4:]
+    if type(cotangent) is ad.Zero:
+        return [None] * 4 + [ad.Zero(t.aval) if ad.is_undefined_primal(t) else None for t in linear]
+    gradients = _GRADIENTS.bind(*args[:4], cotangent)  # type: ignore[no-untyped-call]
+    return [None] * 4 + [g if ad.is_undefined_primal(t) else None for g, t in zip(gradients, linear, strict=True)]
+
+
+ad.primitive_jvps[_MLP] = _jvp
+batching.primitive_batchers[_MLP] = _batch
+ad.primitive_transposes[_TANGENT] = _transpose
+
+
+def gelu_mlp(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array) -> jax.Array:
+    """The network at every point.
+
+    Args:
+        x: (batch, in, points) float32.
+        w1: (hidden, in).
+        b1: (hidden,).
+        w2: (out, hidden).
+
+    Returns:
+        (batch, out, points).
+    """
+    return _MLP.bind(x, w1, b1, w2)  # type: ignore[no-any-return, no-untyped-call]
