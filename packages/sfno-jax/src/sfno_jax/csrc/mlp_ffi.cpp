@@ -52,9 +52,15 @@ void run(ffi::ThreadPool& pool, const MlpJob& job) {
   parallel_for(pool, helpers, job.units, [&](int64_t i) { k.unit(job, i, thread_scratch(bytes)); });
 }
 
-ffi::Error forward(ffi::ThreadPool pool, Floats x, Floats w1, Floats b1, Floats w2, ffi::Result<Floats> y) {
+ffi::Error forward(ffi::ThreadPool pool, Floats x, Floats w1, Floats b1, Floats w2, Floats residual,
+                   ffi::Result<Floats> y) {
   MlpJob job = job_of(x, w1, b1, w2);
-  if (job.units == 0 || static_cast<int64_t>(y->element_count()) != job.batch * job.out * job.points) return disagree();
+  const int64_t size = job.batch * job.out * job.points;
+  const auto added = static_cast<int64_t>(residual.element_count());  // 0: none
+  if (job.units == 0 || static_cast<int64_t>(y->element_count()) != size || (added != 0 && added != size)) {
+    return disagree();
+  }
+  job.residual = added == 0 ? nullptr : residual.typed_data();
   job.output = y->typed_data();
   run(pool, job);
   return ffi::Error::Success();
@@ -93,7 +99,7 @@ auto arguments() {
   return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Floats>().Arg<Floats>().Arg<Floats>().Arg<Floats>();
 }
 
-XLA_FFI_DEFINE_HANDLER(mlp_forward, forward, arguments().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER(mlp_forward, forward, arguments().Arg<Floats>().Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER(mlp_gradients, gradients,
                        arguments().Arg<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>());
 

@@ -1,4 +1,4 @@
-// The pointwise network y = W2 gelu(W1 x + b1) of fields (batch, channels, points), and its gradients.
+// The pointwise network y = W2 gelu(W1 x + b1) + r of fields (batch, channels, points), and its gradients.
 //
 // Both work on tiles of points whose hidden values stay in the cache and are never written out: the gradients compute
 // them again. With a = W1 x + b1, h = gelu(a) and the cotangent g of y,
@@ -11,8 +11,9 @@ namespace sfno {
 
 struct MlpJob {
   const float *x, *w1, *b1, *w2;
+  const float* residual;   // r, or null; may be y's memory
   const float* cotangent;  // null: compute y, else the gradients
-  float* output;           // y, or dx
+  float* output;           // y, or dx, which may be the memory of x
   float* partial;          // [unit][dW1, db1, dW2]: sums over the unit's points
   int64_t batch, points;
   int in, hidden, out;

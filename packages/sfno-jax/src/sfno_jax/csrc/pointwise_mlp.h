@@ -43,6 +43,11 @@ SFNO_INLINE void load_tile(const float* from, int channels, int64_t points, int 
     for (int i = count; i < kPoints; ++i) to[i] = 0;
   }
 }
+SFNO_INLINE void add_tile(const float* from, int channels, int64_t points, int count, float* to) {
+  for (int c = 0; c < channels; ++c, from += points, to += kPointStride) {
+    for (int i = 0; i < count; ++i) to[i] += from[i];
+  }
+}
 SFNO_INLINE void store_tile(const float* from, int channels, int64_t points, int count, float* to) {
   for (int c = 0; c < channels; ++c, from += kPointStride, to += points) {
     for (int i = 0; i < count; ++i) to[i] = from[i];
@@ -123,7 +128,9 @@ inline void mlp_tile(const MlpJob& job, const MlpScratch& s, int64_t sample, int
     }
   }
   tile_product<false>(job.w2, job.hidden, job.out, job.hidden, s.hidden, s.result);
-  store_tile(s.result, job.out, job.points, count, job.output + sample * job.out * job.points + point);
+  const int64_t offset = sample * job.out * job.points + point;
+  if (job.residual) add_tile(job.residual + offset, job.out, job.points, count, s.result);
+  store_tile(s.result, job.out, job.points, count, job.output + offset);
 }
 
 inline void mlp_gradient_tile(const MlpJob& job, const MlpScratch& s, int64_t sample, int64_t point, int count,

@@ -1,4 +1,4 @@
-r"""Pointwise network y = W2 gelu(W1 x + b1) whose hidden values are never written to memory, by a C++ kernel.
+r"""Pointwise network y = W2 gelu(W1 x + b1) + r whose hidden values are never written to memory, by a C++ kernel.
 
 Hidden fields are the largest arrays of a network's training step; XLA writes and keeps three of them per block. The
 kernel works on tiles of points that stay in the cache, and computes them again for the gradients.
@@ -46,11 +46,12 @@ def supports(x: jax.Array, hidden: int, out: int) -> bool:
     )
 
 
-def _plain(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array) -> jax.Array:
+def _plain(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, residual: jax.Array | None = None) -> jax.Array:
     def product(w: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.matmul(jnp.broadcast_to(w, (len(y), *w.shape)), y, precision=HIGHEST)
 
-    return product(w2, gelu(product(w1, x) + b1[:, None]))
+    y = product(w2, gelu(product(w1, x) + b1[:, None]))
+    return y if residual is None or residual.size == 0 else y + residual
 
 
 def _plain_tangent(*args: jax.Array) -> jax.Array:
@@ -68,10 +69,11 @@ def _like(x: Any) -> Any:
     return jax.ShapeDtypeStruct(x.shape, x.dtype)  # type: ignore[no-untyped-call]
 
 
-def _kernel(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array) -> jax.Array:
+def _kernel(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, residual: jax.Array) -> jax.Array:
     _native.register()
     out = jax.ShapeDtypeStruct((len(x), len(w2), x.shape[2]), x.dtype)  # type: ignore[no-untyped-call]
-    y: jax.Array = jax.ffi.ffi_call("sfno_jax_mlp", out)(x, w1, b1, w2)
+    reused = {4: 0} if residual.size else None  # where nothing else needs it
+    y: jax.Array = jax.ffi.ffi_call("sfno_jax_mlp", out, input_output_aliases=reused)(x, w1, b1, w2, residual)
     return y
 
 
@@ -80,7 +82,7 @@ def _gradient_kernel(
 ) -> tuple[jax.Array, ...]:
     _native.register()
     outs = tuple(_like(a) for a in (x, w1, b1, w2))
-    return tuple(jax.ffi.ffi_call("sfno_jax_mlp_gradients", outs)(x, w1, b1, w2, g))
+    return tuple(jax.ffi.ffi_call("sfno_jax_mlp_gradients", outs, input_output_aliases={0: 0})(x, w1, b1, w2, g))
 
 
 def _primitive(name: str, lowered: Any, plain: Any, multiple: bool) -> Primitive:
@@ -100,7 +102,7 @@ def _primitive(name: str, lowered: Any, plain: Any, multiple: bool) -> Primitive
         return (list(out), [0] * len(out)) if multiple else (out, 0)
 
     def jvp(primals: Any, tangents: Any) -> Any:
-        out, tangent = jax.jvp(plain, primals, [ad.instantiate_zeros(t) for t in tangents])
+        out, tangent = jax.jvp(plain, primals, tuple(ad.instantiate_zeros(t) for t in tangents))
         return (list(out), list(tangent)) if multiple else (out, tangent)
 
     primitive.def_abstract_eval(abstract)  # type: ignore[no-untyped-call]
@@ -116,16 +118,20 @@ _GRADIENTS = _primitive("gelu_mlp_gradients", _gradient_kernel, _plain_gradients
 
 
 def _jvp(primals: Any, tangents: Any) -> Any:
-    tangents = [ad.instantiate_zeros(t) for t in tangents]
-    return _MLP.bind(*primals), _TANGENT.bind(*primals, *tangents)  # type: ignore[no-untyped-call]
+    *changes, added = (ad.instantiate_zeros(t) for t in tangents)
+    tangent = _TANGENT.bind(*primals[:4], *changes)  # type: ignore[no-untyped-call]
+    return _MLP.bind(*primals), tangent + added if added.size else tangent  # type: ignore[no-untyped-call]
 
 
 def _batch(args: Any, axes: Any) -> Any:
-    x, *weights = args
-    if all(axis is None for axis in axes[1:]):
-        y = _MLP.bind(merge_batch(x, axes[0], 0), *weights)  # type: ignore[no-untyped-call]
-        return split_batch(y, x.shape[axes[0]], 0), 0
-    return jax.vmap(_plain, in_axes=axes)(*args), 0
+    (x, *weights, residual), (axis, *others, residual_axis) = args, axes
+    alike = residual.size == 0 or residual_axis is not None
+    if axis is None or any(other is not None for other in others) or not alike:
+        return jax.vmap(_plain, in_axes=axes)(*args), 0
+    if residual_axis is not None:
+        residual = merge_batch(residual, residual_axis, 0) if residual.size else residual[:0].reshape(0)
+    y = _MLP.bind(merge_batch(x, axis, 0), *weights, residual)  # type: ignore[no-untyped-call]
+    return split_batch(y, x.shape[axis], 0), 0
 
 
 def _transpose(cotangent: Any, *args: Any) -> list[Any]:
@@ -141,7 +147,9 @@ batching.primitive_batchers[_MLP] = _batch
 ad.primitive_transposes[_TANGENT] = _transpose
 
 
-def gelu_mlp(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array) -> jax.Array:
+def gelu_mlp(
+    x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, residual: jax.Array | None = None
+) -> jax.Array:
     """The network at every point.
 
     Args:
@@ -149,8 +157,10 @@ def gelu_mlp(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array) -> jax.A
         w1: (hidden, in).
         b1: (hidden,).
         w2: (out, hidden).
+        residual: (batch, out, points), or None for zero.
 
     Returns:
         (batch, out, points).
     """
-    return _MLP.bind(x, w1, b1, w2)  # type: ignore[no-any-return, no-untyped-call]
+    residual = jnp.zeros((0,), x.dtype) if residual is None else residual
+    return _MLP.bind(x, w1, b1, w2, residual)  # type: ignore[no-any-return, no-untyped-call]

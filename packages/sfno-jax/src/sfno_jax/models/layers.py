@@ -205,27 +205,32 @@ class PointwiseMLP(nnx.Module):
         self.activation = activation
         self.dropout = channel_dropout(drop_rate, rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map (batch, channels, nlat, nlon) to the same shape."""
-        if self.activation == "gelu" and self.dropout is None and self._is_one_kernel(x):
-            return self._in_one_kernel(x)
+    def __call__(self, x: jax.Array, residual: jax.Array | None = None) -> jax.Array:
+        """Map (batch, channels, nlat, nlon) to the same shape, and add `residual`."""
+        if self._is_one_kernel(x):
+            return self._in_one_kernel(x, residual)
         x = activation_function(self.activation)(self.expand(x))
         if self.dropout is not None:
             x = self.dropout(x)
         x = self.contract(x)
-        return x if self.dropout is None else self.dropout(x)
+        x = x if self.dropout is None else self.dropout(x)
+        return x if residual is None else x + residual
 
     def _is_one_kernel(self, x: jax.Array) -> bool:
         out, hidden = self.contract.weight[...].shape
-        return self.expand.weight[...].dtype == x.dtype and gelu_mlp.supports(x, hidden, out)
+        plain = self.activation == "gelu" and self.dropout is None and self.expand.weight[...].dtype == x.dtype
+        return plain and gelu_mlp.supports(x, hidden, out)
 
-    def _in_one_kernel(self, x: jax.Array) -> jax.Array:
+    def _in_one_kernel(self, x: jax.Array, residual: jax.Array | None) -> jax.Array:
         assert self.expand.bias is not None
         first, bias, second = self.expand.weight[...], self.expand.bias[...], self.contract.weight[...]
-        y = gelu_mlp.gelu_mlp(x.reshape(*x.shape[:2], -1), first, bias, second)
+        points = x.shape[2:]
+        if residual is not None:
+            residual = residual.reshape(*residual.shape[:2], -1)
+        y = gelu_mlp.gelu_mlp(x.reshape(*x.shape[:2], -1), first, bias, second, residual)
         if self.contract.bias is not None:
             y = y + self.contract.bias[...][:, None]
-        return y.reshape(len(x), -1, *x.shape[2:])
+        return y.reshape(len(x), -1, *points)
 
 
 def channel_dropout(rate: float, rngs: nnx.Rngs) -> nnx.Dropout | None:

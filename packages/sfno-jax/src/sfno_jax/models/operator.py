@@ -193,15 +193,18 @@ class FourierBlock(nnx.Module):
         if inner != "none":
             y = y + (residual if self.inner_skip is None else self.inner_skip(residual))
         y = layers.activation_function(self.activation)(y)
+        skip = None
+        if outer != "none":
+            skip = residual if self.outer_skip is None else self.outer_skip(residual)
+        if self.mlp is not None and self.norm_after is None and self.drop_path is None:
+            return self.mlp(y, skip)
         if self.mlp is not None:
             y = self.mlp(y)
         if self.norm_after is not None:
             y = self.norm_after(y)
         if self.drop_path is not None:
             y = self.drop_path(y)
-        if outer != "none":
-            y = y + (residual if self.outer_skip is None else self.outer_skip(residual))
-        return y
+        return y if skip is None else y + skip
 
 
 class FourierNeuralOperator(nnx.Module):
