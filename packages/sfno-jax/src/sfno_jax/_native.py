@@ -152,9 +152,7 @@ def _vector_synthesis_conjugate(x: jax.Array, plan: LegendrePlan) -> jax.Array:
     return _call("synthesis", x, plan, vector=True, conjugate=True)
 
 
-_ANALYSIS, _SYNTHESIS = transpose_pair(
-    "native_legendre_analysis", _analysis, "native_legendre_synthesis", _synthesis
-)
+_ANALYSIS, _SYNTHESIS = transpose_pair("native_legendre_analysis", _analysis, "native_legendre_synthesis", _synthesis)
 _VECTOR_ANALYSIS, _VECTOR_SYNTHESIS_CONJUGATE = transpose_pair(
     "native_vector_analysis", _vector_analysis, "native_vector_synthesis_conj", _vector_synthesis_conjugate
 )

@@ -95,9 +95,7 @@ def _synthesis(u: jax.Array, plan: PackedPlan) -> jax.Array:
     return _transform("synthesis", u, plan, (u.shape[1], u.shape[3], plan.legendre.nlat, plan.nlon))
 
 
-_ANALYSIS, _SYNTHESIS = transpose_pair(
-    "packed_analysis", _analysis, "packed_synthesis", _synthesis, batch_axes=(0, 1)
-)
+_ANALYSIS, _SYNTHESIS = transpose_pair("packed_analysis", _analysis, "packed_synthesis", _synthesis, batch_axes=(0, 1))
 
 
 def packed_analysis(x: jax.Array, plan: PackedPlan) -> jax.Array:

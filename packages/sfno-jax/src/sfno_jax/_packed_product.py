@@ -1,6 +1,7 @@
 r"""Product of packed coefficients with a complex matrix per degree, and its two transposes, by C++ kernels.
 
-For u (modes, batch, 2, in), v (modes, batch, 2, out) as in `sfno_jax._packed` and W (out, in, lmax, 2) the trilinear form
+For u (modes, batch, 2, in) and v (modes, batch, 2, out) as in `sfno_jax._packed`, and W (out, in, lmax, 2), the
+trilinear form
 
     t(u, W, v) = Re sum_lm v_lm^* . W_l u_lm
 

@@ -13,7 +13,7 @@ struct MlpJob {
   const float *x, *w1, *b1, *w2;
   const float* residual;   // r, or null; may be y's memory
   const float* cotangent;  // null: compute y, else the gradients
-  float* output;           // y, or dx, which may be the memory of x
+  float* output;           // y, or dx
   float* partial;          // [unit][dW1, db1, dW2]: sums over the unit's points
   int64_t batch, points;
   int in, hidden, out;

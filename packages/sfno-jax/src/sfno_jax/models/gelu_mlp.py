@@ -77,12 +77,10 @@ def _kernel(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, residual:
     return y
 
 
-def _gradient_kernel(
-    x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, g: jax.Array
-) -> tuple[jax.Array, ...]:
+def _gradient_kernel(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, g: jax.Array) -> tuple[jax.Array, ...]:
     _native.register()
     outs = tuple(_like(a) for a in (x, w1, b1, w2))
-    return tuple(jax.ffi.ffi_call("sfno_jax_mlp_gradients", outs, input_output_aliases={0: 0})(x, w1, b1, w2, g))
+    return tuple(jax.ffi.ffi_call("sfno_jax_mlp_gradients", outs)(x, w1, b1, w2, g))
 
 
 def _primitive(name: str, lowered: Any, plain: Any, multiple: bool) -> Primitive:
@@ -93,8 +91,10 @@ def _primitive(name: str, lowered: Any, plain: Any, multiple: bool) -> Primitive
 
     def abstract(*args: Any) -> Any:
         out = jax.eval_shape(plain, *(_like(a) for a in args))
-        return [jax.core.ShapedArray(o.shape, o.dtype) for o in out] if multiple else jax.core.ShapedArray(
-            out.shape, out.dtype
+        return (
+            [jax.core.ShapedArray(o.shape, o.dtype) for o in out]
+            if multiple
+            else jax.core.ShapedArray(out.shape, out.dtype)
         )
 
     def batch(args: Any, axes: Any) -> Any:
@@ -147,9 +147,7 @@ batching.primitive_batchers[_MLP] = _batch
 ad.primitive_transposes[_TANGENT] = _transpose
 
 
-def gelu_mlp(
-    x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, residual: jax.Array | None = None
-) -> jax.Array:
+def gelu_mlp(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, residual: jax.Array | None = None) -> jax.Array:
     """The network at every point.
 
     Args:

@@ -175,6 +175,9 @@ class PointwiseStack(nnx.Module):
 class PointwiseMLP(nnx.Module):
     """Two linear maps with an activation between, and dropout of whole channels after each.
 
+    Attributes:
+        may_use_kernel: Use `gelu_mlp` where it applies; set to False, the network runs without this package's C++.
+
     Args:
         channels: Input and output channels.
         width: Hidden channels.
@@ -204,6 +207,7 @@ class PointwiseMLP(nnx.Module):
         )
         self.activation = activation
         self.dropout = channel_dropout(drop_rate, rngs)
+        self.may_use_kernel = True
 
     def __call__(self, x: jax.Array, residual: jax.Array | None = None) -> jax.Array:
         """Map (batch, channels, nlat, nlon) to the same shape, and add `residual`."""
@@ -219,7 +223,7 @@ class PointwiseMLP(nnx.Module):
     def _is_one_kernel(self, x: jax.Array) -> bool:
         out, hidden = self.contract.weight[...].shape
         plain = self.activation == "gelu" and self.dropout is None and self.expand.weight[...].dtype == x.dtype
-        return plain and gelu_mlp.supports(x, hidden, out)
+        return self.may_use_kernel and plain and gelu_mlp.supports(x, hidden, out)
 
     def _in_one_kernel(self, x: jax.Array, residual: jax.Array | None) -> jax.Array:
         assert self.expand.bias is not None
