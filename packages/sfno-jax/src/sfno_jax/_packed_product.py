@@ -72,7 +72,7 @@ class _Product:
             jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
             for x, axis in zip(args, axes, strict=True)
         )
-        return jax.lax.map(lambda ab: self(*ab, lmax, mmax), pair), 0
+        return jax.lax.map(lambda ab: self(ab[0], ab[1], lmax, mmax), pair), 0
 
 
 _MIX, _MIX_TRANSPOSED, _OUTER = _Product("mix"), _Product("mix_transposed"), _Product("outer")

@@ -83,6 +83,11 @@ def _gradient_kernel(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, 
     return tuple(jax.ffi.ffi_call("sfno_jax_mlp_gradients", outs)(x, w1, b1, w2, g))
 
 
+def _dense(tangent: Any) -> Any:
+    """A tangent as an array, also where it is symbolically zero."""
+    return ad.instantiate_zeros(tangent)  # type: ignore[no-untyped-call]
+
+
 def _primitive(name: str, lowered: Any, plain: Any, multiple: bool) -> Primitive:
     """A primitive that runs `lowered`, and differentiates and maps like `plain`."""
     primitive = Primitive(name)
@@ -102,7 +107,7 @@ def _primitive(name: str, lowered: Any, plain: Any, multiple: bool) -> Primitive
         return (list(out), [0] * len(out)) if multiple else (out, 0)
 
     def jvp(primals: Any, tangents: Any) -> Any:
-        out, tangent = jax.jvp(plain, primals, tuple(ad.instantiate_zeros(t) for t in tangents))
+        out, tangent = jax.jvp(plain, primals, tuple(_dense(t) for t in tangents))
         return (list(out), list(tangent)) if multiple else (out, tangent)
 
     primitive.def_abstract_eval(abstract)  # type: ignore[no-untyped-call]
@@ -118,7 +123,7 @@ _GRADIENTS = _primitive("gelu_mlp_gradients", _gradient_kernel, _plain_gradients
 
 
 def _jvp(primals: Any, tangents: Any) -> Any:
-    *changes, added = (ad.instantiate_zeros(t) for t in tangents)
+    *changes, added = (_dense(t) for t in tangents)
     tangent = _TANGENT.bind(*primals[:4], *changes)  # type: ignore[no-untyped-call]
     return _MLP.bind(*primals), tangent + added if added.size else tangent  # type: ignore[no-untyped-call]
 
@@ -135,11 +140,14 @@ def _batch(args: Any, axes: Any) -> Any:
 
 
 def _transpose(cotangent: Any, *args: Any) -> list[Any]:
-    linear = args[4:]
+    primals, changes = args[:4], args[4:]
+    wanted = [ad.is_undefined_primal(t) for t in changes]  # type: ignore[no-untyped-call]
+    gradients: list[Any]
     if type(cotangent) is ad.Zero:
-        return [None] * 4 + [ad.Zero(t.aval) if ad.is_undefined_primal(t) else None for t in linear]
-    gradients = _GRADIENTS.bind(*args[:4], cotangent)  # type: ignore[no-untyped-call]
-    return [None] * 4 + [g if ad.is_undefined_primal(t) else None for g, t in zip(gradients, linear, strict=True)]
+        gradients = [ad.Zero(t.aval) if want else None for t, want in zip(changes, wanted, strict=True)]
+    else:
+        gradients = list(_GRADIENTS.bind(*primals, cotangent))  # type: ignore[no-untyped-call]
+    return [None] * 4 + [g if want else None for g, want in zip(gradients, wanted, strict=True)]
 
 
 ad.primitive_jvps[_MLP] = _jvp
