@@ -336,19 +336,17 @@ def _vector_synthesis(coeffs: jax.Array, plan: LegendrePlan, sign: float) -> jax
 
 # The unconjugated transpose of the vector analysis is a synthesis with i -> -i, and the other way round.
 analysis_recurrence, synthesis_recurrence = transpose_pair(
-    "legendre_analysis_recurrence", _analysis, "legendre_synthesis_recurrence", _synthesis, 2
+    "legendre_analysis_recurrence", _analysis, "legendre_synthesis_recurrence", _synthesis
 )
 vector_analysis_recurrence, _vector_synthesis_conjugate = transpose_pair(
     "legendre_vector_analysis_recurrence",
     lambda x, plan: _vector_analysis(x, plan, 1.0),
     "legendre_vector_synthesis_recurrence_conjugate",
     lambda x, plan: _vector_synthesis(x, plan, -1.0),
-    3,
 )
 vector_synthesis_recurrence, _vector_analysis_conjugate = transpose_pair(
     "legendre_vector_synthesis_recurrence",
     lambda x, plan: _vector_synthesis(x, plan, 1.0),
     "legendre_vector_analysis_recurrence_conjugate",
     lambda x, plan: _vector_analysis(x, plan, -1.0),
-    3,
 )

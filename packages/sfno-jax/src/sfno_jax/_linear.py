@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-__all__ = ["LinearOperator", "transpose_pair"]
+__all__ = ["LinearOperator", "merge_batch", "split_batch", "transpose_pair"]
 
 Apply = Callable[[jax.Array, Any], jax.Array]
 
@@ -26,13 +26,14 @@ class LinearOperator:
     Args:
         name: Name shown in jaxprs.
         apply: Pure function of an array and a hashable plan, linear in the array, batching over all leading axes.
-        core_ndim: Number of trailing axes that ``apply`` works on; ``vmap`` adds leading ones.
+        batch_axes: Of an operator whose arrays have a fixed number of axes, the axis of the argument and that of the
+            result that are a batch, into which ``vmap`` merges its own; None where ``vmap`` adds a leading axis.
     """
 
-    def __init__(self, name: str, apply: Apply, core_ndim: int) -> None:
+    def __init__(self, name: str, apply: Apply, batch_axes: tuple[int, int] | None = None) -> None:
         self.name = name
         self._apply = apply
-        self._core_ndim = core_ndim
+        self._batch_axes = batch_axes
         self._primitive = Primitive(name)
         self._jitted = jax.jit(apply, static_argnums=1)
         self._primitive.def_impl(lambda x, *, plan: self._jitted(x, plan))  # type: ignore[no-untyped-call]
@@ -53,7 +54,10 @@ class LinearOperator:
 
     def _batch(self, args: Any, axes: Any, *, plan: Hashable) -> Any:
         (x,), (axis,) = args, axes
-        return self(jnp.moveaxis(x, axis, 0), plan), 0
+        if self._batch_axes is None:
+            return self(jnp.moveaxis(x, axis, 0), plan), 0
+        before, after = self._batch_axes
+        return split_batch(self(merge_batch(x, axis, before), plan), x.shape[axis], after), after
 
     def _set_transpose(self, other: LinearOperator) -> None:
         def transpose(cotangent: Any, x: Any, *, plan: Hashable) -> list[Any]:
@@ -64,11 +68,27 @@ class LinearOperator:
         ad.deflinear2(self._primitive, transpose)  # type: ignore[no-untyped-call]
 
 
+def merge_batch(x: jax.Array, mapped: int, batch: int) -> jax.Array:
+    """Merge a mapped axis into the batch axis, counted without the mapped one."""
+    x = jnp.moveaxis(x, mapped, batch)
+    return x.reshape(*x.shape[:batch], -1, *x.shape[batch + 2 :])
+
+
+def split_batch(x: jax.Array, size: int, batch: int) -> jax.Array:
+    """The inverse of `merge_batch`: the mapped axis comes at ``batch``, the batch behind it."""
+    return x.reshape(*x.shape[:batch], size, x.shape[batch] // size, *x.shape[batch + 1 :])
+
+
 def transpose_pair(
-    name: str, forward: Apply, name_transpose: str, transpose: Apply, core_ndim: int
+    name: str,
+    forward: Apply,
+    name_transpose: str,
+    transpose: Apply,
+    batch_axes: tuple[int, int] | None = None,
 ) -> tuple[LinearOperator, LinearOperator]:
     """Two operators, each the exact (unconjugated) transpose of the other."""
-    a, b = LinearOperator(name, forward, core_ndim), LinearOperator(name_transpose, transpose, core_ndim)
+    a = LinearOperator(name, forward, batch_axes)
+    b = LinearOperator(name_transpose, transpose, None if batch_axes is None else batch_axes[::-1])
     a._set_transpose(b)
     b._set_transpose(a)
     return a, b

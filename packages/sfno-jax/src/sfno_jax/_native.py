@@ -152,14 +152,12 @@ def _vector_synthesis_conjugate(x: jax.Array, plan: LegendrePlan) -> jax.Array:
     return _call("synthesis", x, plan, vector=True, conjugate=True)
 
 
-_ANALYSIS, _SYNTHESIS = transpose_pair(
-    "native_legendre_analysis", _analysis, "native_legendre_synthesis", _synthesis, core_ndim=2
-)
+_ANALYSIS, _SYNTHESIS = transpose_pair("native_legendre_analysis", _analysis, "native_legendre_synthesis", _synthesis)
 _VECTOR_ANALYSIS, _VECTOR_SYNTHESIS_CONJUGATE = transpose_pair(
-    "native_vector_analysis", _vector_analysis, "native_vector_synthesis_conj", _vector_synthesis_conjugate, core_ndim=3
+    "native_vector_analysis", _vector_analysis, "native_vector_synthesis_conj", _vector_synthesis_conjugate
 )
 _VECTOR_SYNTHESIS, _VECTOR_ANALYSIS_CONJUGATE = transpose_pair(
-    "native_vector_synthesis", _vector_synthesis, "native_vector_analysis_conj", _vector_analysis_conjugate, core_ndim=3
+    "native_vector_synthesis", _vector_synthesis, "native_vector_analysis_conj", _vector_analysis_conjugate
 )
 
 

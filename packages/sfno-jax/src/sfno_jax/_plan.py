@@ -86,6 +86,10 @@ class LegendrePlan:
         """Factor per degree, shape (lmax,)."""
         return np.frombuffer(self._degree_scale)
 
+    def scaled(self, factor: float) -> LegendrePlan:
+        """The same with another factor on all degrees."""
+        return dataclasses.replace(self, _degree_scale=(self.degree_scale * factor).tobytes())
+
     def __repr__(self) -> str:
         sizes = f"nlat={self.nlat}, lmax={self.lmax}, mmax={self.mmax}, nfreq={self.nfreq}"
         return f"LegendrePlan({sizes}, csphase={self.csphase})"

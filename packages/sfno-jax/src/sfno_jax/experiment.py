@@ -292,6 +292,9 @@ def export_stablehlo(folder: str | Path, target: str | Path) -> Path:
     forecaster = open_run(folder)
     model = forecaster.model
     model.analyses, model.syntheses = (nnx.data(_portable(x)) for x in (model.analyses, model.syntheses))
+    for block in model.blocks:
+        if block.mlp is not None:
+            block.mlp.may_use_kernel = False
     stepper = Stepper.of(model, _portable(forecaster.stabiliser))
     shape = (1, len(forecaster.normalizer.channels), *forecaster.grid.shape)
 

@@ -1,7 +1,7 @@
 """Memory that a training step frees is memory the next one needs.
 
 XLA's CPU backend allocates a step's working memory anew at each call. Above 32 MB the C library maps such
-blocks from the system and unmaps them when freed, so that every step pays a page fault per 4 KB: half of the
+blocks from the system and unmaps them when freed, so that every step pays a page fault per 4 KB: a sixth of the
 time of an SFNO training step at 64 x 128. Told to keep freed memory, it reuses it.
 """
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from . import _einsum, _native
 from ._dtypes import complex_array, complex_dtype, real_array, real_dtype
+from ._packed import PackedPlan
 from ._plan import LegendrePlan
 from .equiangular import exact_weighting
 from .grids import SphereGrid, choose, default_lmax, quadrature, resolve_truncation
@@ -272,6 +273,17 @@ def _plan(spec: _Spec, vector: bool, inverse: bool) -> LegendrePlan:
         nfreq=spec.nlon // 2 + 1,
         csphase=spec.csphase,
     )
+
+
+def packed_plan(transform: RealSHT | InverseRealSHT) -> PackedPlan | None:
+    """What `sfno_jax._packed` needs to do this transform; None where it cannot."""
+    spec = dataclasses.replace(transform._spec, backend="", check_finite=False)
+    if transform.backend != "native" or transform._spec.check_finite or spec.nlon % 2:
+        return None
+    if transform.inverse:
+        # There is no inverse FFT that divides by nlon.
+        return PackedPlan(_plan(spec, False, True).scaled(1 / spec.nlon), spec.nlon, 2.0)
+    return None if _is_exact_equiangular(spec) else PackedPlan(_plan(spec, False, False), spec.nlon, 1.0)
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,20 +1,16 @@
 // The handlers that XLA calls, and the Python module that hands them over.
 #include <nanobind/nanobind.h>
 
-#include <cstdlib>
-#include <memory>
-#include <new>
 #include <string>
-
-#if defined(__linux__)
-#include <sched.h>
-#endif
 
 #include "dispatch.h"
 #include "job.h"
 #include "latitude_table.h"
 #include "legendre_table.h"
+#include "mlp_ffi.h"
+#include "packed_ffi.h"
 #include "parallel.h"
+#include "threads.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace sfno {
@@ -22,43 +18,6 @@ namespace {
 
 namespace ffi = xla::ffi;
 using Doubles = ffi::Span<const double>;
-
-// Scratch memory of a thread, kept between calls: fresh pages cost more than the work of a small
-// transform.
-void* thread_scratch(size_t bytes) {
-  struct Free {
-    void operator()(void* p) const { ::operator delete(p, std::align_val_t(64)); }
-  };
-  thread_local std::unique_ptr<void, Free> memory;
-  thread_local size_t size = 0;
-  if (size < bytes) {
-    memory.reset();
-    size = 0;
-    memory.reset(::operator new(bytes, std::align_val_t(64)));
-    size = bytes;
-  }
-  return memory.get();
-}
-
-// Threads that may work for one call: the pool's, no more than the caller's CPU affinity (taskset,
-// cgroup cpusets) allows, no more than SFNO_JAX_NUM_THREADS.
-int64_t thread_limit(int64_t pool_threads) {
-  int64_t limit = pool_threads;
-#if defined(__linux__)
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) < limit) {
-    limit = CPU_COUNT(&set);
-  }
-#endif
-  if (const char* text = std::getenv("SFNO_JAX_NUM_THREADS")) {
-    const int64_t wanted = std::atoll(text);
-    if (wanted > 0 && wanted < limit) limit = wanted;
-  }
-  return limit;
-}
-
-// Below about this many multiply-adds (some 30 microseconds) waking another thread costs more.
-constexpr double kWorthAThread = 4e5;
 
 ffi::Error invalid(const std::string& message) {
   return ffi::Error(ffi::ErrorCode::kInvalidArgument, "sfno-jax: " + message);
@@ -167,6 +126,9 @@ NB_MODULE(_sfno_native, module) {
     add("sfno_jax_legendre_synthesis", sfno::legendre_synthesis);
     add("sfno_jax_vector_analysis", sfno::vector_analysis);
     add("sfno_jax_vector_synthesis", sfno::vector_synthesis);
+    for (const auto& more : {sfno::packed_handlers(), sfno::mlp_handlers()}) {
+      for (const sfno::NamedHandler& h : more) add(h.name, h.handler);
+    }
     return handlers;
   }, "Capsules of the handlers by the name they are registered under.");
 }

@@ -57,6 +57,9 @@ struct Job {
   Latitudes latitudes;
 };
 
+struct PackedKernels;  // packed_job.h
+struct MlpKernels;     // mlp_job.h
+
 // The kernels compiled for one instruction set. Work is cut into units, which may run in any order
 // and on any thread without changing a bit of the result.
 struct Kernels {
@@ -65,6 +68,9 @@ struct Kernels {
   int64_t (*scratch_bytes)(const Job&, bool analysis);
   void (*analysis_unit)(const Job&, int64_t unit, void* scratch);
   void (*synthesis_unit)(const Job&, int64_t unit, void* scratch);
+  const PackedKernels* packed_single;
+  const PackedKernels* packed_double;
+  const MlpKernels* mlp;
 };
 
 }  // namespace sfno

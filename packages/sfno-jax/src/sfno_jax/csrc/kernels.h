@@ -3,6 +3,9 @@
 #pragma once
 
 #include "batch.h"
+#include "packed_product.h"
+#include "packed_transform.h"
+#include "pointwise_mlp.h"
 #include "single.h"
 
 namespace sfno::SFNO_ISA {
@@ -60,6 +63,22 @@ void run_unit(const Job& job, int64_t unit, void* scratch) {
   }
 }
 
+template <typename T>
+constexpr PackedKernels kPacked = {
+    [](const PackedJob& job, int64_t samples) {
+      const Stack<T> stack(job, samples);
+      return stack.orders * stack.order * static_cast<int64_t>(sizeof(T));
+    },
+    PackedScratch<T>::bytes,
+    analyse_rows<T>,
+    analyse_order<T>,
+    synthesise_order<T>,
+    synthesise_rows<T>,
+    product_scratch_bytes,
+    product_unit<T>};
+
+constexpr MlpKernels kMlp = {mlp_tiles, MlpScratch::bytes, mlp_unit};
+
 }  // namespace sfno::SFNO_ISA
 
 namespace sfno {
@@ -70,5 +89,6 @@ namespace sfno {
 extern const Kernels SFNO_JOIN(kernels_, SFNO_ISA);
 const Kernels SFNO_JOIN(kernels_, SFNO_ISA) = {
     SFNO_STRING(SFNO_ISA), SFNO_ISA::unit_count, SFNO_ISA::scratch_bytes, SFNO_ISA::run_unit<true>,
-    SFNO_ISA::run_unit<false>};
+    SFNO_ISA::run_unit<false>, &SFNO_ISA::kPacked<float>, &SFNO_ISA::kPacked<double>,
+    &SFNO_ISA::kMlp};
 }  // namespace sfno

@@ -74,6 +74,11 @@ SFNO_INLINE Vec absolute(Vec v) {
   return reinterpret_cast<Vec>(reinterpret_cast<IntVec>(v) & INT64_C(0x7fffffffffffffff));
 }
 
+template <int N>
+struct Constant {
+  static constexpr int value = N;
+};
+
 SFNO_INLINE int smaller(int a, int b) { return a < b ? a : b; }
 SFNO_INLINE int larger(int a, int b) { return a > b ? a : b; }
 

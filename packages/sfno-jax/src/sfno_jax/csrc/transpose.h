@@ -59,6 +59,46 @@ SFNO_INLINE void transpose_pairs([[maybe_unused]] Vec* v) {
 #endif
 }
 
+// Even and odd elements of the concatenation of a and b, and the inverse.
+#define SFNO_SHUFFLE_(...) __builtin_shufflevector(a, b, __VA_ARGS__)
+template <typename V>
+SFNO_INLINE void deinterleave(V& first, V& second) {
+  const V a = first, b = second;
+  constexpr int n = sizeof(V) / sizeof(a[0]);
+  if constexpr (n == 2) {
+    first = SFNO_SHUFFLE_(0, 2);
+    second = SFNO_SHUFFLE_(1, 3);
+  } else if constexpr (n == 4) {
+    first = SFNO_SHUFFLE_(0, 2, 4, 6);
+    second = SFNO_SHUFFLE_(1, 3, 5, 7);
+  } else if constexpr (n == 8) {
+    first = SFNO_SHUFFLE_(0, 2, 4, 6, 8, 10, 12, 14);
+    second = SFNO_SHUFFLE_(1, 3, 5, 7, 9, 11, 13, 15);
+  } else {
+    first = SFNO_SHUFFLE_(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    second = SFNO_SHUFFLE_(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  }
+}
+template <typename V>
+SFNO_INLINE void interleave(V& first, V& second) {
+  const V a = first, b = second;
+  constexpr int n = sizeof(V) / sizeof(a[0]);
+  if constexpr (n == 2) {
+    first = SFNO_SHUFFLE_(0, 2);
+    second = SFNO_SHUFFLE_(1, 3);
+  } else if constexpr (n == 4) {
+    first = SFNO_SHUFFLE_(0, 4, 1, 5);
+    second = SFNO_SHUFFLE_(2, 6, 3, 7);
+  } else if constexpr (n == 8) {
+    first = SFNO_SHUFFLE_(0, 8, 1, 9, 2, 10, 3, 11);
+    second = SFNO_SHUFFLE_(4, 12, 5, 13, 6, 14, 7, 15);
+  } else {
+    first = SFNO_SHUFFLE_(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    second = SFNO_SHUFFLE_(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  }
+}
+#undef SFNO_SHUFFLE_
+
 // A register of complex numbers of real type D.
 template <typename D>
 struct Complexes {

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from sfno_jax.grids import quadrature
+from sfno_jax.models import gelu_mlp
 
 __all__ = [
     "AreaInstanceNorm",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 EPSILON = 1e-6
-HIGHEST = jax.lax.Precision.HIGHEST  # on GPUs the default rounds float32 factors to TF32
+HIGHEST = gelu_mlp.HIGHEST  # on GPUs the default rounds float32 factors to TF32
 
 
 class ComplexParam(nnx.Param[jax.Array]):
@@ -62,15 +63,10 @@ def parameter_count(model: nnx.Module, *, complex_as_one: bool = False) -> int:
     return total
 
 
-def gelu(x: jax.Array) -> jax.Array:
-    """Exact GELU, x (1 + erf(x / sqrt 2)) / 2; XLA's CPU backend does erf much faster than the usual erfc."""
-    return 0.5 * x * (1.0 + jax.lax.erf(math.sqrt(0.5) * x))
-
-
 def activation_function(name: str) -> Callable[[jax.Array], jax.Array]:
     """The function of an `activation` option."""
     functions: dict[str, Callable[[jax.Array], jax.Array]] = {
-        "gelu": gelu,
+        "gelu": gelu_mlp.gelu,
         "relu": jax.nn.relu,
         "silu": jax.nn.silu,
         "identity": lambda x: x,
@@ -179,6 +175,9 @@ class PointwiseStack(nnx.Module):
 class PointwiseMLP(nnx.Module):
     """Two linear maps with an activation between, and dropout of whole channels after each.
 
+    Attributes:
+        may_use_kernel: Use `gelu_mlp` where it applies; set to False, the network runs without this package's C++.
+
     Args:
         channels: Input and output channels.
         width: Hidden channels.
@@ -208,14 +207,34 @@ class PointwiseMLP(nnx.Module):
         )
         self.activation = activation
         self.dropout = channel_dropout(drop_rate, rngs)
+        self.may_use_kernel = True
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map (batch, channels, nlat, nlon) to the same shape."""
+    def __call__(self, x: jax.Array, residual: jax.Array | None = None) -> jax.Array:
+        """Map (batch, channels, nlat, nlon) to the same shape, and add `residual`."""
+        if self._is_one_kernel(x):
+            return self._in_one_kernel(x, residual)
         x = activation_function(self.activation)(self.expand(x))
         if self.dropout is not None:
             x = self.dropout(x)
         x = self.contract(x)
-        return x if self.dropout is None else self.dropout(x)
+        x = x if self.dropout is None else self.dropout(x)
+        return x if residual is None else x + residual
+
+    def _is_one_kernel(self, x: jax.Array) -> bool:
+        out, hidden = self.contract.weight[...].shape
+        plain = self.activation == "gelu" and self.dropout is None and self.expand.weight[...].dtype == x.dtype
+        return self.may_use_kernel and plain and gelu_mlp.supports(x, hidden, out)
+
+    def _in_one_kernel(self, x: jax.Array, residual: jax.Array | None) -> jax.Array:
+        assert self.expand.bias is not None
+        first, bias, second = self.expand.weight[...], self.expand.bias[...], self.contract.weight[...]
+        points = x.shape[2:]
+        if residual is not None:
+            residual = residual.reshape(*residual.shape[:2], -1)
+        y = gelu_mlp.gelu_mlp(x.reshape(*x.shape[:2], -1), first, bias, second, residual)
+        if self.contract.bias is not None:
+            y = y + self.contract.bias[...][:, None]
+        return y.reshape(len(x), -1, *points)
 
 
 def channel_dropout(rate: float, rngs: nnx.Rngs) -> nnx.Dropout | None:

@@ -27,6 +27,7 @@ from sfno_jax.models import embeddings, layers
 from sfno_jax.models.config import FNOConfig, OperatorConfig, SFNOConfig
 from sfno_jax.models.filters import LinearFilter, SpectralMLP, as_complex
 from sfno_jax.models.layers import ComplexParam, PointwiseLinear, PointwiseMLP, PointwiseStack
+from sfno_jax.models.packed_conv import packed_convolution, packed_plans
 from sfno_jax.models.sphere import Analysis, Synthesis
 from sfno_jax.models.statistics import ChannelStatistics
 
@@ -93,6 +94,11 @@ class SpectralConv(nnx.Module):
         Returns:
             Filtered fields and residual, both on the grid of `synthesis`.
         """
+        plans = packed_plans(x, self.filter, analysis, synthesis) if self.spectral_bias is None else None
+        if plans is not None:
+            assert isinstance(self.filter, LinearFilter)
+            y, residual = packed_convolution(x, self.filter, plans, resample=resample)
+            return self._with_bias(y), residual
         u = analysis(x)
         v = u
         if self.spectral_bias is not None:
@@ -103,9 +109,10 @@ class SpectralConv(nnx.Module):
             y, residual = jnp.split(synthesis(jnp.concatenate([v, u])), 2)
         else:
             y, residual = synthesis(v), x
-        if self.bias is not None:
-            y = y + self.bias[...][:, None, None]
-        return y, residual
+        return self._with_bias(y), residual
+
+    def _with_bias(self, y: jax.Array) -> jax.Array:
+        return y if self.bias is None else y + self.bias[...][:, None, None]
 
 
 class FourierBlock(nnx.Module):
@@ -186,15 +193,18 @@ class FourierBlock(nnx.Module):
         if inner != "none":
             y = y + (residual if self.inner_skip is None else self.inner_skip(residual))
         y = layers.activation_function(self.activation)(y)
+        skip = None
+        if outer != "none":
+            skip = residual if self.outer_skip is None else self.outer_skip(residual)
+        if self.mlp is not None and self.norm_after is None and self.drop_path is None:
+            return self.mlp(y, skip)
         if self.mlp is not None:
             y = self.mlp(y)
         if self.norm_after is not None:
             y = self.norm_after(y)
         if self.drop_path is not None:
             y = self.drop_path(y)
-        if outer != "none":
-            y = y + (residual if self.outer_skip is None else self.outer_skip(residual))
-        return y
+        return y if skip is None else y + skip
 
 
 class FourierNeuralOperator(nnx.Module):
