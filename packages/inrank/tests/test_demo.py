@@ -6,7 +6,10 @@ from inrank.demo import DemoSettings, main
 
 
 def test_demo_leaves_a_result_and_its_pictures(tmp_path, capsys):
-    main(tmp_path, DemoSettings(steps=20, every=5, overrides=("model.width=32", "model.heads=2", "inrank.buffer=4")))
+    main(
+        tmp_path,
+        DemoSettings(steps=20, every=5, width=64, overrides=("model.width=32", "model.heads=2", "inrank.buffer=4")),
+    )
     result = json.loads((tmp_path / "result.json").read_text())
     assert {"title", "summary", "tables", "figures"} <= result.keys()
     for figure in result["figures"]:

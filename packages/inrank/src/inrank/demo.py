@@ -18,6 +18,7 @@ from inrank._files import write_atomically
 from inrank.language.comparison import VARIANTS, Comparison, Outcome, matched, measured, run_variant
 from inrank.language.generation import generate
 from inrank.language.presets import RunConfig, load_config, override
+from inrank.language.step_timing import time_steps
 from inrank.language.training import Texts, Trainer
 from inrank.plotting import rank_figure, save_figure, spectrum_figure, theory_figure
 from inrank.spectrum_history import SpectrumHistory
@@ -36,12 +37,14 @@ class DemoSettings:
         steps: Optimizer steps of each network.
         every: Steps between recorded spectra.
         variants: What is trained beside the dense network; see `inrank.language.comparison.VARIANTS`.
+        width: Of the model whose steps are timed: at the small one's, low rank has nothing to save.
         overrides: Other settings of the preset "demo".
     """
 
     steps: int = 120
     every: int = 12
     variants: tuple[str, ...] = ("InRank-Efficient", "InRank (W_0 kept)", "fixed rank")
+    width: int = 512
     overrides: tuple[str, ...] = ()
 
 
@@ -74,6 +77,8 @@ def main(out: Path, settings: DemoSettings | None = None) -> None:
         variant = matched(override(config, VARIANTS[name]), outcomes)
         print(f"{name}: {settings.steps} steps", flush=True)
         outcomes.append(run_variant(name, variant, texts=texts))
+    print(f"timing training steps at width {settings.width}, rank a third of it", flush=True)
+    times = time_steps(settings.width, layers=1, steps=3)
     print("drawing", flush=True)
     comparison = Comparison("steps", tuple(outcomes), {})
     for name, (figure, caption) in comparison.figures().items():
@@ -85,6 +90,13 @@ def main(out: Path, settings: DemoSettings | None = None) -> None:
         "tables": [
             {**comparison.table(), "title": f"A small GPT after {settings.steps} steps of real English"},
             _rank_table(history, outcomes),
+            {
+                "title": f"Cost of a training step at width {settings.width}, best of three taken in turns",
+                "columns": ["linear layers", "rank", "CPU s", "CPU / full", "weights, gradients, moments / full"],
+                "rows": [
+                    [t.name, t.rank, round(t.seconds, 3), round(t.ratio, 2), round(t.state_ratio, 2)] for t in times
+                ],
+            },
             {"title": "What the dense network writes by then", "columns": ["text"], "rows": [[sample]]},
         ],
         "figures": figures,
