@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from inrank.distributed import bare_name, copy_from_first, is_first_process, process_count, unwrapped_model
+from inrank.distributed import copy_from_first, is_first_process, process_count, unwrapped_model
+from inrank.matching import plain_name
 
 torch.set_num_threads(1)
 
@@ -102,4 +103,4 @@ def test_one_process_needs_no_distribution():
     assert copy_from_first(value) is value
     model = nn.Linear(2, 2)
     assert unwrapped_model(model) is model
-    assert bare_name("a._orig_mod.b._checkpoint_wrapped_module.weight") == "a.b.weight"
+    assert plain_name("a._orig_mod.b._checkpoint_wrapped_module.weight") == "a.b.weight"

@@ -29,14 +29,16 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from inrank._files import sync_folder, write_synced
-from inrank.controller import RankController, low_rank_layers
-from inrank.distributed import bare_name, is_first_process, process_count
+from inrank.controller import RankController
+from inrank.distributed import is_first_process, process_count
 from inrank.distributed import unwrapped_model as unwrap
 from inrank.layers.sharding import read_whole, write_whole
+from inrank.matching import plain_name
 from inrank.optimizer_state import unwrapped_optimizer
 from inrank.random_state import gather_random_states, unpack_random_state
 from inrank.rank_report import check_ranks
 from inrank.state_tree import decode, encode, saved_tensor
+from inrank.wrapping import low_rank_layers
 
 __all__ = ["adopt_layers", "describe_layers", "latest", "load", "restore_ranks", "save"]
 
@@ -73,7 +75,7 @@ def save(
     folder = Path(folder)
     tensors: dict[str, Tensor] = {}
     weights, aliases = _weights(unwrap(model))
-    names = {id(p): bare_name(name) for name, p in unwrap(model).named_parameters()}
+    names = {id(p): plain_name(name) for name, p in unwrap(model).named_parameters()}
     optimizers = _optimizers(optimizer)
     index: dict[str, Any] = {
         "format": _FORMAT,
@@ -129,7 +131,7 @@ def load(
     adopt_layers(model, index["layers"], adapt=adapt_ranks)
     _load_weights(unwrap(model), load_file(source / "model.safetensors"), index["aliases"])
     tensors = load_file(source / "state.safetensors")
-    names = {id(p): bare_name(name) for name, p in unwrap(model).named_parameters()}
+    names = {id(p): plain_name(name) for name, p in unwrap(model).named_parameters()}
     optimizers = _optimizers(optimizer)
     if optimizers and len(optimizers) != len(index["optimizers"]):
         raise ValueError(
@@ -238,7 +240,7 @@ def _weights(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     first: dict[Any, str] = {}
     aliases = {}
     for key, value in model.state_dict(keep_vars=True).items():
-        name = bare_name(key)
+        name = plain_name(key)
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} in the model's state_dict is a {type(value).__name__}; only tensors are saved")
         plain = not isinstance(value, DTensor) and value.numel() > 0
@@ -254,7 +256,7 @@ def _weights(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
 @torch.no_grad()
 def _load_weights(model: nn.Module, saved: dict[str, Tensor], aliases: Mapping[str, str]) -> None:
     saved = {**saved, **{name: saved[other] for name, other in aliases.items()}}
-    own = {bare_name(key): value for key, value in model.state_dict(keep_vars=True).items()}
+    own = {plain_name(key): value for key, value in model.state_dict(keep_vars=True).items()}
     wrong = []
     for name in [*saved, *(name for name in own if name not in saved)]:
         expected = tuple(saved[name].shape) if name in saved else None

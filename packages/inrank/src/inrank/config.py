@@ -57,7 +57,7 @@ class InRankConfig:
     criterion: CriterionName = "variance"
     spectrum: Spectrum = "auto"
     warmup_steps: int = 20
-    check_every: int = 10
+    check_every: int = 20
     max_rank: int | float = 0.5
     init: Initialization = "auto"
     init_scale: float = 1.0

@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 
 from inrank.config import InRankConfig
 from inrank.distributed import (
-    bare_name,
     check_parallel,
     copy_from_first,
     copy_layer_from_first,
@@ -24,21 +23,18 @@ from inrank.distributed import (
 )
 from inrank.distributed import unwrapped_model as unwrap
 from inrank.events import DEAD_CHECKS, EventLog, RankEvent, warn_of
+from inrank.flops import break_even_rank
 from inrank.initialization import derived_generator
 from inrank.layers import LowRankLayer
+from inrank.matching import plain_name
 from inrank.null_model import null_ranks as ranks_without_training
 from inrank.optimizer_state import apply_factor_change, check_optimizer_state, check_owned
 from inrank.rank_decision import LayerState, Verdict, judge, largest_rank, next_rank
-from inrank.rank_report import LayerReport, RankReport, break_even_rank, check_ranks
+from inrank.rank_report import LayerReport, RankReport, check_ranks
+from inrank.wrapping import low_rank_layers
 from inrank.young_directions import YoungDirections, checked_optimizer
 
-__all__ = ["RankController", "low_rank_layers"]
-
-
-def low_rank_layers(model: nn.Module) -> dict[str, LowRankLayer]:
-    """A model's low-rank layers by name, whatever wrappers (DDP, torch.compile) are around it or inside."""
-    modules = unwrap(model).named_modules()
-    return {bare_name(name): module for name, module in modules if isinstance(module, LowRankLayer)}
+__all__ = ["RankController"]
 
 
 class RankController:
@@ -340,7 +336,7 @@ class RankController:
         """The null model's rank of each layer; empty if not asked for."""
         if self._null is None:
             found = ranks_without_training(self.model) if self._wants_null else {}
-            self._null = {bare_name(name): rank for name, rank in found.items()}
+            self._null = {plain_name(name): rank for name, rank in found.items()}
         return self._null
 
     def report(self) -> RankReport:
@@ -357,7 +353,7 @@ class RankController:
                     active=layer.active,
                     full_rank=layer.full_rank,
                     max_rank=layer.max_rank,
-                    break_even=break_even_rank(m, n),
+                    break_even=int(break_even_rank(m, n)),
                     null_rank=self.null_ranks.get(name),
                     checks=state.checks,
                     ratio=state.last_ratio,

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from inrank.layers import LowRankLayer
 
 __all__ = [
-    "bare_name",
     "check_parallel",
     "copy_from_first",
     "copy_layer_from_first",
@@ -20,8 +19,6 @@ __all__ = [
     "process_count",
     "unwrapped_model",
 ]
-
-_WRAPPER_PARTS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 
 
 def process_count() -> int:
@@ -70,11 +67,6 @@ def unwrapped_model(model: nn.Module) -> nn.Module:
             model = model._orig_mod  # type: ignore[assignment]
         else:
             return model
-
-
-def bare_name(name: str) -> str:
-    """A module's or parameter's name without the parts that wrappers of submodules add."""
-    return ".".join(part for part in name.split(".") if part not in _WRAPPER_PARTS)
 
 
 def check_parallel(model: nn.Module, layers: Mapping[str, LowRankLayer]) -> None:

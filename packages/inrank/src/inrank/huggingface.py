@@ -11,8 +11,9 @@ from torch import nn
 from inrank._files import write_atomically
 from inrank.checkpoint import adopt_layers, describe_layers
 from inrank.config import InRankConfig
-from inrank.controller import RankController, low_rank_layers
+from inrank.controller import RankController
 from inrank.distributed import process_count
+from inrank.wrapping import low_rank_layers
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

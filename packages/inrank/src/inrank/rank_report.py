@@ -10,12 +10,7 @@ from typing import Any
 
 from inrank.layers import LowRankLayer
 
-__all__ = ["LayerReport", "RankReport", "break_even_rank", "check_ranks"]
-
-
-def break_even_rank(m: int, n: int) -> int:
-    """Largest r at which r (m + n) parameters are no more than the m n of the dense weight."""
-    return m * n // (m + n)
+__all__ = ["LayerReport", "RankReport", "check_ranks"]
 
 
 @dataclass(frozen=True)

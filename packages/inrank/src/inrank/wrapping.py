@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from inrank.config import InRankConfig
+from inrank.distributed import unwrapped_model
 from inrank.layers import (
     FLOATS,
     InRankConv1D,
@@ -220,8 +221,8 @@ def low_rank_layers(model: nn.Module) -> dict[str, LowRankLayer]:
     Args:
         model: Also inside torch.compile, DDP or FSDP, whose prefixes are left out of the names.
     """
-    inner = model.module if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) else model
-    return {plain_name(name): m for name, m in inner.named_modules() if isinstance(m, LowRankLayer)}
+    modules = unwrapped_model(model).named_modules()
+    return {plain_name(name): m for name, m in modules if isinstance(m, LowRankLayer)}
 
 
 def summary(model: nn.Module) -> WrapReport:
