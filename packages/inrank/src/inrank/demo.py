@@ -41,8 +41,8 @@ class DemoSettings:
         overrides: Other settings of the preset "demo".
     """
 
-    steps: int = 120
-    every: int = 12
+    steps: int = 100
+    every: int = 10
     variants: tuple[str, ...] = ("InRank-Efficient", "InRank (W_0 kept)", "fixed rank")
     width: int = 512
     overrides: tuple[str, ...] = ()

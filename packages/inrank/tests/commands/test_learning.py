@@ -16,7 +16,7 @@ def test_train_says_what_came_out(run, invoke, settings, prose, tmp_path):
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
     assert (printed["steps"], printed["method"]) == (6, "inrank-full")
-    assert printed["ranks"]["layers"][0]["null_rank"] == 2
+    assert printed["ranks"]["layers"][0]["null_rank"] == 4
     again = invoke("train", "--text", prose, *settings, "--out", run)
     assert (again.exit_code, "inrank resume" in again.output) == (2, True)
 

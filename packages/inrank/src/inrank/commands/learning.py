@@ -52,9 +52,10 @@ def train(
     from inrank.language.run_folder import RunFolder
     from inrank.language.training import Trainer
 
-    changes = list(settings or [])
-    if method is not None:
-        changes.append(f"method.name={method}")
+    changes = [] if method is None else [f"method.name={method}"]
+    if method == "inrank-full":  # a preset's start is that of U V as the whole weight; beside W_0 it is zero
+        changes += ["inrank.init=zero", "inrank.init_scale=1.0"]
+    changes += settings or []
     if text:
         changes += ["data.source=text", f"data.path={json.dumps([str(path) for path in text])}"]
     config = load_config(preset, changes)
