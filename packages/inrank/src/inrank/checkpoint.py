@@ -25,14 +25,13 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from inrank._files import sync_folder, write_synced
 from inrank.controller import RankController
 from inrank.distributed import is_first_process, process_count
 from inrank.distributed import unwrapped_model as unwrap
-from inrank.layers.sharding import read_whole, write_whole
+from inrank.layers.sharding import is_sharded, read_whole, write_whole
 from inrank.matching import plain_name
 from inrank.optimizer_state import unwrapped_optimizer
 from inrank.random_state import gather_random_states, unpack_random_state
@@ -243,7 +242,7 @@ def _weights(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
         name = plain_name(key)
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} in the model's state_dict is a {type(value).__name__}; only tensors are saved")
-        plain = not isinstance(value, DTensor) and value.numel() > 0
+        plain = not is_sharded(value) and value.numel() > 0
         same = (value.data_ptr(), value.shape, value.stride(), value.dtype) if plain else id(value)
         if same in first:
             aliases[name] = first[same]
@@ -267,7 +266,7 @@ def _load_weights(model: nn.Module, saved: dict[str, Tensor], aliases: Mapping[s
     if wrong:
         raise ValueError("the model's tensors are not those of the checkpoint:\n" + "\n".join(wrong))
     for name, value in own.items():
-        if isinstance(value, DTensor):
+        if is_sharded(value):
             write_whole(value, saved[name].to(value.device))
         else:
             value.detach().copy_(saved[name])
@@ -305,8 +304,10 @@ def _load_optimizer(
         for key, value in values.items():
             if not isinstance(value, Tensor) or value.ndim == 0:
                 continue
-            if isinstance(parameter, DTensor) and value.shape == parameter.shape:
+            if is_sharded(parameter) and value.shape == parameter.shape:
                 whole = value.to(parameter.device)
+                from torch.distributed.tensor import distribute_tensor
+
                 optimizer.state[parameter][key] = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
             elif optimizer.state[parameter][key].dtype != value.dtype:  # torch casts it to the parameter's type
                 optimizer.state[parameter][key] = value.to(parameter.device)

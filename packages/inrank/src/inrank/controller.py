@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from inrank.config import InRankConfig
@@ -26,6 +25,7 @@ from inrank.events import DEAD_CHECKS, EventLog, RankEvent, warn_of
 from inrank.flops import break_even_rank
 from inrank.initialization import derived_generator
 from inrank.layers import LowRankLayer
+from inrank.layers.sharding import is_sharded
 from inrank.matching import plain_name
 from inrank.null_model import null_ranks as ranks_without_training
 from inrank.optimizer_state import apply_factor_change, check_optimizer_state, check_owned
@@ -265,7 +265,7 @@ class RankController:
         errors: dict[int, FloatingPointError] = {}
         for i, name in enumerate(names):
             layer = self.layers[name]
-            if not self.synchronize or is_first_process() or isinstance(layer.u, DTensor):
+            if not self.synchronize or is_first_process() or is_sharded(layer.u):
                 try:
                     table[i, :3] = torch.tensor(judge(layer, self._config(layer)).to_row(), dtype=torch.float64)
                 except FloatingPointError as error:

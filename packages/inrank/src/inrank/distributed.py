@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from inrank.layers import LowRankLayer
+from inrank.layers.sharding import is_sharded
 
 __all__ = [
     "check_parallel",
@@ -49,7 +49,7 @@ def copy_layer_from_first(layer: LowRankLayer, optimizers: Iterable[Optimizer]) 
     What is sharded was scattered by process 0 already.
     """
     for parameter in (layer.u, layer.v):
-        if isinstance(parameter, DTensor):
+        if is_sharded(parameter):
             continue
         copy_from_first(parameter.data)
         for optimizer in optimizers:
@@ -93,7 +93,7 @@ def check_parallel(model: nn.Module, layers: Mapping[str, LowRankLayer]) -> None
             )
     if not resized:
         return
-    sharded = [name for name in resized if isinstance(layers[name].u, DTensor)]
+    sharded = [name for name in resized if is_sharded(layers[name].u)]
     parallel = [m for m in model.modules() if isinstance(m, (nn.DataParallel, nn.parallel.DistributedDataParallel))]
     if parallel or sharded:
         how = type(parallel[0]).__name__ if parallel else "FSDP2"

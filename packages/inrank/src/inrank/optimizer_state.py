@@ -22,11 +22,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from inrank.layers import FactorChange, LowRankLayer
-from inrank.layers.sharding import read_whole, write_whole
+from inrank.layers.sharding import is_sharded, read_whole, write_whole
 
 __all__ = ["KINDS", "apply_factor_change", "check_optimizer_state", "check_owned", "unwrapped_optimizer"]
 
@@ -133,7 +132,7 @@ def apply_factor_change(
             carried = _carried(read_whole(value), kind, layer, factor, change, _fresh(key, group, layer, factor))
             if carried is None:
                 continue
-            if isinstance(value, DTensor):
+            if is_sharded(value):
                 write_whole(value, carried)
             elif value.shape == carried.shape:
                 value.copy_(carried)

@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from inrank.layers import FactorChange, LowRankLayer
+from inrank.layers.sharding import is_sharded
 from inrank.spectrum import product_singular_values
 from inrank.wrapping import low_rank_layers
 
@@ -149,10 +150,8 @@ def _finalize_layer(
 
 
 def _is_distributed(model: nn.Module) -> bool:
-    from torch.distributed.tensor import DTensor
-
     parallel = any(isinstance(m, nn.parallel.DistributedDataParallel) for m in model.modules())
-    return parallel or any(isinstance(p, DTensor) for p in model.parameters())
+    return parallel or any(is_sharded(p) for p in model.parameters())
 
 
 @torch.no_grad()

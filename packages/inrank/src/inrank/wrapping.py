@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from inrank.config import InRankConfig
 from inrank.distributed import unwrapped_model
@@ -24,6 +23,7 @@ from inrank.layers import (
     InRankLinear,
     LowRankLayer,
 )
+from inrank.layers.sharding import is_sharded
 from inrank.matching import ALL_LINEAR, Pattern, Patterns, as_patterns, matches, no_match_message, plain_name
 
 __all__ = ["SkippedLayer", "WrapReport", "WrappedLayer", "low_rank_layers", "summary", "wrap"]
@@ -329,7 +329,7 @@ def _require_readable(name: str, module: nn.Module) -> None:
     if callable(weight) or weight.dtype not in FLOATS:
         what = "a packed quantised weight" if callable(weight) else f"a {weight.dtype} weight"
         raise TypeError(f"{name} ({type(module).__name__}) has {what}; low-rank factors need a floating type")
-    if isinstance(weight, DTensor):
+    if is_sharded(weight):
         raise ValueError(f"the weight of {name} is sharded (DTensor); wrap the model before FSDP")
     if weight.numel() == 0:
         raise ValueError(

@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from inrank.layers import FactorChange, LowRankLayer
+from inrank.layers.sharding import is_sharded
 from inrank.optimizer_state import unwrapped_optimizer
 
 __all__ = ["Cohort", "YoungDirections", "checked_optimizer", "corrects_steps"]
@@ -182,13 +182,13 @@ def _axis(cohort: Cohort) -> int:
 
 def _local(tensor: Tensor) -> Tensor:
     """What this process has of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def _is_view(tensor: Tensor, cohort: Cohort) -> bool:
     """Whether a cohort is a run of neighbours, whose part of a tensor is a view: growth makes such."""
     first, count = cohort.directions[0], len(cohort.directions)
-    return not isinstance(tensor, DTensor) and cohort.directions[-1] - first == count - 1
+    return not is_sharded(tensor) and cohort.directions[-1] - first == count - 1
 
 
 def _select(tensor: Tensor, cohort: Cohort) -> Tensor:
@@ -201,7 +201,7 @@ def _select(tensor: Tensor, cohort: Cohort) -> Tensor:
 def _places(tensor: Tensor, cohort: Cohort) -> Tensor:
     """A cohort's places in this process's part of a tensor; FSDP2 gives each process a chunk of the first axis."""
     places = torch.tensor(cohort.directions)
-    if isinstance(tensor, DTensor):
+    if is_sharded(tensor):
         axis = tensor.ndim + _axis(cohort)
         size, start = tensor.shape[axis], 0
         coordinate = tensor.device_mesh.get_coordinate() or ()

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING, TypeGuard
+
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
 
-__all__ = ["read_whole", "write_whole"]
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+__all__ = ["is_sharded", "read_whole", "write_whole"]
+
+
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether a tensor is spread over processes; does not load torch.distributed.tensor to find out."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def read_whole(tensor: Tensor) -> Tensor:
     """The whole tensor; gathers a sharded one, so that every process has to call this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 @torch.no_grad()
@@ -23,12 +34,14 @@ def write_whole(parameter: Tensor, value: Tensor) -> None:
     """
     value = value.to(parameter.dtype)
     parameter.grad = None
-    if isinstance(parameter, DTensor):
+    if is_sharded(parameter):
         if parameter.shape != value.shape:
             raise ValueError(
                 f"a sharded parameter of shape {tuple(parameter.shape)} cannot become {tuple(value.shape)}: "
                 'wrap the model with storage="reserve" before FSDP'
             )
+        from torch.distributed.tensor import distribute_tensor
+
         sharded = distribute_tensor(value, parameter.device_mesh, parameter.placements)
         parameter.to_local().copy_(sharded.to_local())
     elif parameter.shape == value.shape:
