@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from inrank import InRankConfig, InRankLinear
+from inrank import InRankConfig, InRankLinear, finalize
 from inrank.controller import RankController
 from inrank.young_directions import YoungDirections, corrects_steps
 
@@ -151,6 +151,25 @@ def test_a_rotation_ends_youth_but_dead_directions_are_young():
     controller._young[0].add("", change)
     young = controller.state_dict()["young"][0]
     assert [(c["directions"], c["age"]) for c in young] == [([3], 0), ([3], 0)]
+
+
+def test_stage_two_ends_youth():
+    layer = layer_of()
+    optimizer = torch.optim.Adam([layer.u, layer.v])
+    controller = RankController(layer, optimizer, null_ranks=False)
+    for grow in (True, False):
+        for p in (layer.u, layer.v):
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        if grow:
+            controller._change("", 4)
+    assert controller.state_dict()["young"] != [[]]
+    finalize(layer, optimizer, buffer=0)
+    for p in (layer.u, layer.v):
+        p.grad = torch.ones_like(p)
+    optimizer.step()  # fewer directions than the youngest had
+    controller.step()
+    assert controller.state_dict()["young"] == [[]]
 
 
 def test_what_is_known_of_optimizers():

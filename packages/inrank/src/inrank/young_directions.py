@@ -131,6 +131,8 @@ class YoungDirections:
 
     def before_step(self) -> None:
         """Keep young directions as they are before the optimizer's step."""
+        # `finalize` mixes directions of all ages, and nothing is added afterwards
+        self.cohorts = [cohort for cohort in self.cohorts if self.layers[cohort.layer].growing]
         self._before = []
         for cohort in self.cohorts:
             parameter = getattr(self.layers[cohort.layer], cohort.factor)

@@ -256,9 +256,6 @@ class Trainer:
         self._events_logged = len(self.controller.events)
         if step == self.config.method.finalize_at:
             report = finalize(self.model, self.optimizer, release=self.engine.processes == 1)
-            # balanced directions are mixtures, of no age of their own
-            state = self.controller.state_dict()
-            self.controller.load_state_dict({**state, "young": [[] for _ in state["young"]]})
             self._log("finalize", ranks=self.ranks(), bounds={layer.name: layer.bound for layer in report.layers})
 
     def ranks(self) -> dict[str, int]:
