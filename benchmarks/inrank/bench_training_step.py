@@ -196,7 +196,7 @@ def ours(case, data):
 
     model = build(case)
     rank = case.width // 3
-    config = inrank.InRankConfig(rank=rank, buffer=0, max_rank=rank, init="official")
+    config = inrank.InRankConfig(rank=rank, buffer=0, max_rank=rank, init="official", spectrum="product")
     inrank.wrap(model, include=list(TARGETS[case.where]), config=config)
     with torch.no_grad():
         for i, block in enumerate(model.blocks):
