@@ -90,13 +90,21 @@ def main():
     arguments = parser.parse_args()
     config = load_config("tiny", arguments.set)
     began = time.perf_counter()
+    said = -1.0
+
+    def report(part, line):
+        nonlocal said
+        if part >= said + 0.05:
+            said = part
+            print(f"{part:4.0%} {line}", flush=True)
+
     result = compare(
         config,
         VARIANTS,
         arguments.seeds,
         budget=arguments.budget,
         jobs=arguments.jobs,
-        report=lambda part, line: print(f"{part:4.0%} {line}", flush=True),
+        report=report,
     )
     seconds = time.perf_counter() - began
     claim = json.loads(FILE.read_text()) if FILE.exists() else {"budgets": {}}
