@@ -8,7 +8,14 @@ import pytest
 from flax import nnx
 
 from sfno_jax import InverseRealSHT, RealSHT
-from sfno_jax._packed import mode_count, packed_analysis, packed_synthesis, supports
+from sfno_jax._packed import (
+    mode_count,
+    packed_analysis,
+    packed_analysis_beside,
+    packed_synthesis,
+    packed_synthesis_onto,
+    supports,
+)
 from sfno_jax._packed_product import mix, mix_transposed, outer
 from sfno_jax.models import SFNO, SFNOConfig
 from sfno_jax.models.filters import mix_per_degree
@@ -191,3 +198,62 @@ def test_network_and_its_gradient_are_those_of_the_plain_path(options, monkeypat
         largest = max(np.abs(b).max() for b in jax.tree.leaves(plain_gradients[0]))  # some are zero but for rounding
         for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(plain_gradients), strict=True):
             np.testing.assert_allclose(a, b, atol=10 * TOLERANCE[dtype] * largest, rtol=0)
+
+
+def test_a_synthesis_adds_to_a_field_and_leaves_it_to_others():
+    with jax.enable_x64(True):
+        for shape in SHAPES[:3]:
+            nlat, nlon, lmax, mmax, _ = shape
+            _, synthesis = transforms(*shape)
+            plan = packed_plan(synthesis)
+            u, field = values(mode_count(lmax, mmax), 3, 2, CHANNELS), values(3, CHANNELS, nlat, nlon, seed=1)
+            expected = field + packed_synthesis(u, plan)
+            close(packed_synthesis_onto(u, field, plan), expected, "float64")
+            twice = jax.jit(lambda u, f: (packed_synthesis_onto(u, f, plan) + f, f))  # noqa: B023
+            total, kept = twice(u, jnp.asarray(field))
+            close(total, expected + field, "float64")
+            np.testing.assert_array_equal(kept, field)
+
+
+def test_residual_pair_is_its_transpose_in_all_modes():
+    with jax.enable_x64(True):
+        shape = SHAPES[1]
+        nlat, nlon, lmax, mmax, _ = shape
+        analysis, _ = transforms(*shape)
+        plan = packed_plan(analysis)
+        x, g = values(2, CHANNELS, nlat, nlon), values(2, CHANNELS, nlat, nlon, seed=1)
+        u = values(mode_count(lmax, mmax), 2, 2, CHANNELS, seed=2)
+        (coefficients, kept), back = jax.vjp(lambda x: packed_analysis_beside(x, plan), x)
+        np.testing.assert_array_equal(kept, x)
+        close(coefficients, packed_analysis(x, plan), "float64")
+        close(back((u, g))[0], g + packed_synthesis(u, plan), "float64")
+        _, onto_back = jax.vjp(lambda u, r: packed_synthesis_onto(u, r, plan), u, g)
+        for a, b in zip(onto_back(x), (packed_analysis(x, plan), x), strict=True):
+            close(a, b, "float64")
+
+        def each(x):  # uses both results, one, and the other
+            u, r = packed_analysis_beside(x, plan)
+            only_u, only_r = packed_analysis_beside(r, plan)[0], packed_analysis_beside(x, plan)[1]
+            return jnp.sum(jnp.sin(u) * only_u) + jnp.sum(jnp.cos(r) * only_r)
+
+        jax.test_util.check_grads(each, (x,), order=2, atol=1e-4, rtol=1e-4, eps=1e-4)
+
+
+@pytest.mark.parametrize("axes", [(1, 0), (None, 1), (2, None)])
+def test_residual_pair_under_vmap(axes):
+    with jax.enable_x64(True):
+        shape = SHAPES[0]
+        nlat, nlon, lmax, mmax, _ = shape
+        analysis, _ = transforms(*shape)
+        plan = packed_plan(analysis)
+        us = values(4, mode_count(lmax, mmax), 2, 2, CHANNELS)
+        fields = values(4, 2, CHANNELS, nlat, nlon, seed=1)
+        args = [a[0] if axis is None else np.moveaxis(a, 0, axis) for a, axis in zip((us, fields), axes, strict=True)]
+        onto = jax.vmap(lambda u, r: packed_synthesis_onto(u, r, plan), in_axes=axes)(*args)
+        for i in range(4):
+            u, r = (a[0] if axis is None else a[i] for a, axis in zip((us, fields), axes, strict=True))
+            close(onto[i], r + packed_synthesis(u, plan), "float64")
+        if axes[1] is not None:
+            u, r = jax.vmap(lambda x: packed_analysis_beside(x, plan), in_axes=axes[1])(args[1])
+            close(u[2], packed_analysis(fields[2], plan), "float64")
+            np.testing.assert_array_equal(r, fields)

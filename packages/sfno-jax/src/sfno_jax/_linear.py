@@ -28,16 +28,20 @@ class LinearOperator:
         apply: Pure function of an array and a hashable plan, linear in the array, batching over all leading axes.
         batch_axes: Of an operator whose arrays have a fixed number of axes, the axis of the argument and that of the
             result that are a batch, into which ``vmap`` merges its own; None where ``vmap`` adds a leading axis.
+
+    Attributes:
+        apply: As given.
+        batch_axes: As given.
     """
 
     def __init__(self, name: str, apply: Apply, batch_axes: tuple[int, int] | None = None) -> None:
         self.name = name
-        self._apply = apply
-        self._batch_axes = batch_axes
+        self.apply = apply
+        self.batch_axes = batch_axes
         self._primitive = Primitive(name)
         self._jitted = jax.jit(apply, static_argnums=1)
         self._primitive.def_impl(lambda x, *, plan: self._jitted(x, plan))  # type: ignore[no-untyped-call]
-        self._primitive.def_abstract_eval(self._abstract)  # type: ignore[no-untyped-call]
+        self._primitive.def_abstract_eval(self.abstract)  # type: ignore[no-untyped-call]
         mlir.register_lowering(
             self._primitive, mlir.lower_fun(lambda x, *, plan: apply(x, plan), multiple_results=False)
         )
@@ -47,16 +51,17 @@ class LinearOperator:
         """Apply the operator to ``x`` (..., *core)."""
         return self._primitive.bind(x, plan=plan)  # type: ignore[no-any-return, no-untyped-call]
 
-    def _abstract(self, x: Any, *, plan: Hashable) -> Any:
+    def abstract(self, x: Any, *, plan: Hashable) -> Any:
+        """Shape and type of the result."""
         like = jax.ShapeDtypeStruct(x.shape, x.dtype)  # type: ignore[no-untyped-call]
-        out = jax.eval_shape(lambda y: self._apply(y, plan), like)
+        out = jax.eval_shape(lambda y: self.apply(y, plan), like)
         return jax.core.ShapedArray(out.shape, out.dtype)
 
     def _batch(self, args: Any, axes: Any, *, plan: Hashable) -> Any:
         (x,), (axis,) = args, axes
-        if self._batch_axes is None:
+        if self.batch_axes is None:
             return self(jnp.moveaxis(x, axis, 0), plan), 0
-        before, after = self._batch_axes
+        before, after = self.batch_axes
         return split_batch(self(merge_batch(x, axis, before), plan), x.shape[axis], after), after
 
     def _set_transpose(self, other: LinearOperator) -> None:

@@ -31,23 +31,28 @@ const PackedKernels& packed_kernels(bool single_precision) {
 
 bool is_real(ffi::DataType type) { return type == ffi::DataType::F32 || type == ffi::DataType::F64; }
 
-ffi::Error transform(bool analysis, ffi::ThreadPool& pool, const ffi::AnyBuffer& input, ffi::AnyBuffer& output,
-                     Doubles cosine, Doubles sine, Doubles weights, Doubles degree_scale, Doubles order_scale,
-                     int64_t lmax, int64_t mmax, int64_t nlon, int64_t csphase) {
+// `onto` is a field that a synthesis is added to, or empty.
+ffi::Error transform(bool analysis, ffi::ThreadPool& pool, const ffi::AnyBuffer& input, const ffi::AnyBuffer& onto,
+                     ffi::AnyBuffer& output, Doubles cosine, Doubles sine, Doubles weights, Doubles degree_scale,
+                     Doubles order_scale, int64_t lmax, int64_t mmax, int64_t nlon, int64_t csphase) {
   const auto type = input.element_type();
   const auto fields = (analysis ? input : output).dimensions();
   const auto packed = (analysis ? output : input).dimensions();
-  if (!is_real(type) || output.element_type() != type || fields.size() != 4 || packed.size() != 4) {
-    return invalid("the packed transform takes real (batch, channels, nlat, nlon) and (modes, batch, 2, channels)");
+  if (!is_real(type) || output.element_type() != type || fields.size() != 3 || packed.size() != 4) {
+    return invalid("the packed transform takes real (batch, channels, points) and (modes, batch, 2, channels)");
   }
   const auto nlat = static_cast<int64_t>(cosine.size());
   const int64_t batch = fields[0], channels = fields[1];
-  if (nlat < 1 || lmax < 1 || mmax < 1 || fields[2] != nlat || fields[3] != nlon || channels % kLanesOfAnyType != 0 ||
+  if (nlat < 1 || lmax < 1 || mmax < 1 || nlon < 1 || fields[2] != nlat * nlon || channels % kLanesOfAnyType != 0 ||
       packed[0] != mode_row(lmax, mmax) || packed[1] != batch || packed[2] != 2 || packed[3] != channels ||
       static_cast<int64_t>(weights.size()) != nlat || static_cast<int64_t>(degree_scale.size()) != lmax ||
       static_cast<int64_t>(order_scale.size()) != mmax || static_cast<int64_t>(sine.size()) != nlat ||
       !FftTable<float>::supports(nlon)) {
     return invalid("tables and sizes of the packed transform disagree");
+  }
+  const bool added = onto.element_count() != 0;
+  if (added && (analysis || onto.element_type() != type || onto.element_count() != output.element_count())) {
+    return invalid("what a packed synthesis is added to is another field than its result");
   }
   if (batch == 0 || channels == 0) return ffi::Error::Success();
 
@@ -70,6 +75,7 @@ ffi::Error transform(bool analysis, ffi::ThreadPool& pool, const ffi::AnyBuffer&
   job.channels = static_cast<int>(channels);
   job.nlon = static_cast<int>(nlon);
   job.order_scale = order_scale.begin();
+  job.onto = added ? onto.untyped_data() : nullptr;
   const auto single = FftTable<float>::get(job.nlon);
   const auto twice = FftTable<double>::get(job.nlon);
   job.passes_single = single->passes().data();
@@ -102,10 +108,10 @@ ffi::Error transform(bool analysis, ffi::ThreadPool& pool, const ffi::AnyBuffer&
 }
 
 template <bool kAnalysis>
-ffi::Error execute(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Result<ffi::AnyBuffer> output, Doubles cosine,
-                   Doubles sine, Doubles weights, Doubles degree_scale, Doubles order_scale, int64_t lmax,
-                   int64_t mmax, int64_t nlon, int64_t csphase) {
-  return transform(kAnalysis, pool, input, *output, cosine, sine, weights, degree_scale, order_scale, lmax, mmax,
+ffi::Error execute(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::AnyBuffer onto, ffi::Result<ffi::AnyBuffer> output,
+                   Doubles cosine, Doubles sine, Doubles weights, Doubles degree_scale, Doubles order_scale,
+                   int64_t lmax, int64_t mmax, int64_t nlon, int64_t csphase) {
+  return transform(kAnalysis, pool, input, onto, *output, cosine, sine, weights, degree_scale, order_scale, lmax, mmax,
                    nlon, csphase);
 }
 
@@ -150,6 +156,7 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
 auto transform_binding() {
   return ffi::Ffi::Bind()
       .Ctx<ffi::ThreadPool>()
+      .Arg<ffi::AnyBuffer>()
       .Arg<ffi::AnyBuffer>()
       .Ret<ffi::AnyBuffer>()
       .Attr<Doubles>("cos_colatitude")

@@ -8,7 +8,7 @@
 //   analysis    a_lm = d_l s_m o_m sum_k w_k P_lm(x_k) sum_j f(k, j) exp(-2 pi i j m / nlon)
 //   synthesis   f(k, j) = w_k Re sum_lm d_l s_m o_m P_lm(x_k) a_lm exp(2 pi i j m / nlon)
 //
-// As real linear maps of (Re a, Im a) each is the transpose of the other.
+// As real linear maps of (Re a, Im a) each is the transpose of the other. A synthesis may add to a field, in place too.
 //
 // Between the two stages, FFT and Legendre sums, stands a stack [order][parity][latitude][sample][2][channels] of
 // folded Fourier coefficients, for a tile of samples.
@@ -23,6 +23,7 @@ struct PackedJob {
   Job base;  // input, output, batch (samples), sizes, degree_scale, orders, latitudes
   int channels, nlon;
   const double* order_scale;
+  const void* onto;  // the field that a synthesis is added to, or null
   const FftPass<float>* passes_single;
   const FftPass<double>* passes_double;
   int passes;

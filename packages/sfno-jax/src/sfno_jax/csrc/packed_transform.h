@@ -165,6 +165,7 @@ void synthesise_rows(const PackedJob& job, int64_t unit, void* memory) {
   if (j >= lat.count) return;
   const RowPair<T> rows(job, job.sample + sample, j);
   T* out = static_cast<T*>(job.base.output);
+  const T* onto = static_cast<const T*>(job.onto);
   const T wn = static_cast<T>(lat.weight_north[j]), ws = static_cast<T>(lat.weight_south[j]);
   for (int c = 0; c < job.channels; c += kFields<T>) {
     V* z = scratch.z[0];
@@ -206,6 +207,10 @@ void synthesise_rows(const PackedJob& job, int64_t unit, void* memory) {
         C::transpose(down[half]);
         for (int r = 0; r < C::kCount; ++r) {
           const int64_t offset = (half * C::kCount + r) * rows.plane + i;
+          if (onto) {
+            up[half][r] += C::load(onto + (north + offset - out), pairs);
+            down[half][r] += C::load(onto + (south + offset - out), pairs);
+          }
           C::store(north + offset, up[half][r], pairs);
           if (north != south) C::store(south + offset, down[half][r], pairs);
         }

@@ -31,7 +31,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from sfno_jax.models.layers import HIGHEST, ComplexParam, normal
+from sfno_jax.models.layers import ComplexParam, normal
+from sfno_jax.models.pointwise_product import HIGHEST
 
 __all__ = ["LinearFilter", "SpectralMLP", "complex_relu"]
 

@@ -3,11 +3,7 @@ r"""Pointwise network y = W2 gelu(W1 x + b1) + r whose hidden values are never w
 Hidden fields are the largest arrays of a network's training step; XLA writes and keeps three of them per block. The
 kernel works on tiles of points that stay in the cache, and computes them again for the gradients.
 
-The map is a JAX primitive with three levels, so that it differentiates to any order in both modes:
-
-    mlp (kernel)  --jvp-->  tangent of mlp, linear in (dx, dW1, db1, dW2)  --transpose-->  gradients (kernel)
-
-whatever else is asked of it (a tangent, derivatives of gradients, `vmap` over weights) is done by plain JAX.
+The map and its gradients are kernels, with the levels of `sfno_jax._joint_gradients`.
 """
 
 from __future__ import annotations
@@ -17,15 +13,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from sfno_jax import _native, transforms
+from sfno_jax._joint_gradients import dense, like, primitive, tangent
 from sfno_jax._linear import merge_batch, split_batch
+from sfno_jax.models.pointwise_product import pointwise_product
 
 __all__ = ["gelu", "gelu_mlp", "supports"]
 
-HIGHEST = jax.lax.Precision.HIGHEST
 _CHANNEL_BLOCK = 16
 _WIDEST = 512  # beyond, the weights leave the cache and XLA's products are the faster ones
 
@@ -47,26 +43,8 @@ def supports(x: jax.Array, hidden: int, out: int) -> bool:
 
 
 def _plain(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, residual: jax.Array | None = None) -> jax.Array:
-    def product(w: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.matmul(jnp.broadcast_to(w, (len(y), *w.shape)), y, precision=HIGHEST)
-
-    y = product(w2, gelu(product(w1, x) + b1[:, None]))
+    y = pointwise_product(w2, gelu(pointwise_product(w1, x) + b1[:, None]))
     return y if residual is None or residual.size == 0 else y + residual
-
-
-def _plain_tangent(*args: jax.Array) -> jax.Array:
-    """Of the four arguments and their tangents."""
-    tangent: jax.Array = jax.jvp(_plain, args[:4], args[4:])[1]
-    return tangent
-
-
-def _plain_gradients(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, g: jax.Array) -> tuple[jax.Array, ...]:
-    gradients: tuple[jax.Array, ...] = jax.vjp(_plain, x, w1, b1, w2)[1](g)
-    return gradients
-
-
-def _like(x: Any) -> Any:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype)  # type: ignore[no-untyped-call]
 
 
 def _kernel(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, residual: jax.Array) -> jax.Array:
@@ -79,53 +57,19 @@ def _kernel(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, residual:
 
 def _gradient_kernel(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, g: jax.Array) -> tuple[jax.Array, ...]:
     _native.register()
-    outs = tuple(_like(a) for a in (x, w1, b1, w2))
-    return tuple(jax.ffi.ffi_call("sfno_jax_mlp_gradients", outs)(x, w1, b1, w2, g))
+    outs = tuple(like(a) for a in (x, w1, b1, w2))
+    call = jax.ffi.ffi_call("sfno_jax_mlp_gradients", outs, input_output_aliases={0: 0})  # dx takes the place of x
+    return tuple(call(x, w1, b1, w2, g))
 
 
-def _dense(tangent: Any) -> Any:
-    """A tangent as an array, also where it is symbolically zero."""
-    return ad.instantiate_zeros(tangent)  # type: ignore[no-untyped-call]
-
-
-def _primitive(name: str, lowered: Any, plain: Any, multiple: bool) -> Primitive:
-    """A primitive that runs `lowered`, and differentiates and maps like `plain`."""
-    primitive = Primitive(name)
-    primitive.multiple_results = multiple
-    primitive.def_impl(jax.jit(lowered))  # type: ignore[no-untyped-call]
-
-    def abstract(*args: Any) -> Any:
-        out = jax.eval_shape(plain, *(_like(a) for a in args))
-        return (
-            [jax.core.ShapedArray(o.shape, o.dtype) for o in out]
-            if multiple
-            else jax.core.ShapedArray(out.shape, out.dtype)
-        )
-
-    def batch(args: Any, axes: Any) -> Any:
-        out = jax.vmap(plain, in_axes=axes)(*args)
-        return (list(out), [0] * len(out)) if multiple else (out, 0)
-
-    def jvp(primals: Any, tangents: Any) -> Any:
-        out, tangent = jax.jvp(plain, primals, tuple(_dense(t) for t in tangents))
-        return (list(out), list(tangent)) if multiple else (out, tangent)
-
-    primitive.def_abstract_eval(abstract)  # type: ignore[no-untyped-call]
-    mlir.register_lowering(primitive, mlir.lower_fun(lowered, multiple_results=multiple))
-    batching.primitive_batchers[primitive] = batch
-    ad.primitive_jvps[primitive] = jvp
-    return primitive
-
-
-_MLP = _primitive("gelu_mlp", _kernel, _plain, False)
-_TANGENT = _primitive("gelu_mlp_tangent", _plain_tangent, _plain_tangent, False)
-_GRADIENTS = _primitive("gelu_mlp_gradients", _gradient_kernel, _plain_gradients, True)
+_MLP = primitive("gelu_mlp", _kernel, _plain, multiple=False)
+_TANGENT = tangent("gelu_mlp", _plain, _gradient_kernel)
 
 
 def _jvp(primals: Any, tangents: Any) -> Any:
-    *changes, added = (_dense(t) for t in tangents)
-    tangent = _TANGENT.bind(*primals[:4], *changes)  # type: ignore[no-untyped-call]
-    return _MLP.bind(*primals), tangent + added if added.size else tangent  # type: ignore[no-untyped-call]
+    *changes, added = (dense(t) for t in tangents)
+    change = _TANGENT(primals[:4], changes)
+    return _MLP.bind(*primals), change + added if added.size else change  # type: ignore[no-untyped-call]
 
 
 def _batch(args: Any, axes: Any) -> Any:
@@ -139,20 +83,8 @@ def _batch(args: Any, axes: Any) -> Any:
     return split_batch(y, x.shape[axis], 0), 0
 
 
-def _transpose(cotangent: Any, *args: Any) -> list[Any]:
-    primals, changes = args[:4], args[4:]
-    wanted = [ad.is_undefined_primal(t) for t in changes]  # type: ignore[no-untyped-call]
-    gradients: list[Any]
-    if type(cotangent) is ad.Zero:
-        gradients = [ad.Zero(t.aval) if want else None for t, want in zip(changes, wanted, strict=True)]
-    else:
-        gradients = list(_GRADIENTS.bind(*primals, cotangent))  # type: ignore[no-untyped-call]
-    return [None] * 4 + [g if want else None for g, want in zip(gradients, wanted, strict=True)]
-
-
 ad.primitive_jvps[_MLP] = _jvp
 batching.primitive_batchers[_MLP] = _batch
-ad.primitive_transposes[_TANGENT] = _transpose
 
 
 def gelu_mlp(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, residual: jax.Array | None = None) -> jax.Array:

@@ -17,6 +17,7 @@ from flax import nnx
 
 from sfno_jax.grids import quadrature
 from sfno_jax.models import gelu_mlp
+from sfno_jax.models.pointwise_product import pointwise_product
 
 __all__ = [
     "AreaInstanceNorm",
@@ -34,7 +35,6 @@ __all__ = [
 ]
 
 EPSILON = 1e-6
-HIGHEST = gelu_mlp.HIGHEST  # on GPUs the default rounds float32 factors to TF32
 
 
 class ComplexParam(nnx.Param[jax.Array]):
@@ -116,9 +116,7 @@ class PointwiseLinear(nnx.Module):
         """Map (batch, in_channels, nlat, nlon) to (batch, out_channels, nlat, nlon)."""
         weight = self.weight[...]
         batch, channels, nlat, nlon = x.shape
-        # One product per sample: a contraction over axis 1 would make XLA transpose the field.
-        stacked = jnp.broadcast_to(weight, (batch, *weight.shape))
-        y = jnp.matmul(stacked, x.reshape(batch, channels, nlat * nlon), precision=HIGHEST)
+        y = pointwise_product(weight, x.reshape(batch, channels, nlat * nlon))
         if self.bias is not None:
             y = y + self.bias[...][:, None]
         return y.reshape(batch, weight.shape[0], nlat, nlon)

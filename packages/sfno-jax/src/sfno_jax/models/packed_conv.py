@@ -10,7 +10,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from sfno_jax._packed import PackedPlan, packed_analysis, packed_synthesis, supports
+from sfno_jax._packed import PackedPlan, packed_analysis_beside, packed_synthesis, supports
 from sfno_jax._packed_product import mix
 from sfno_jax.models.filters import LinearFilter, SpectralMLP
 from sfno_jax.models.sphere import Analysis, Synthesis
@@ -46,7 +46,7 @@ def packed_convolution(
     weight = layer.weight[...]
     if layer.real:
         weight = jnp.stack([weight, jnp.zeros_like(weight)], -1)
-    u = packed_analysis(x, forward)
+    u, x = packed_analysis_beside(x, forward)
     v = mix(u, weight, lmax, mmax)
     if not resample:
         return packed_synthesis(v, inverse), x
