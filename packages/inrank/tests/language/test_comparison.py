@@ -31,6 +31,8 @@ def test_table_has_a_row_for_each_variant(result):
     assert rows["full rank"]["against full rank"] == "+0.0 %"
     assert rows["InRank-Efficient"]["null rank"] == 2
     assert rows["fixed rank"]["null rank"] is None
+    assert rows["full rank"]["mean active"] is None
+    assert rows["InRank-Efficient"]["mean rank"] < rows["InRank-Efficient"]["mean active"]
     assert rows["fixed rank"]["parameters"] < rows["full rank"]["parameters"] < rows["LoRA from scratch"]["parameters"]
     assert 0 < rows["fixed rank"]["states [MB]"] < rows["full rank"]["states [MB]"] < rows["full rank"]["peak [MB]"]
     assert rows["fixed rank"]["GFLOP / step"] < rows["full rank"]["GFLOP / step"]
@@ -38,10 +40,12 @@ def test_table_has_a_row_for_each_variant(result):
     assert rows["full rank"]["validation loss"] == pytest.approx(mean, abs=1e-4)
 
 
-def test_ranks_are_matched_for_each_seed(result):
+def test_sizes_are_matched_for_each_seed(result):
     for seed in (1, 2):
         of = {o.variant: o for o in result.outcomes if o.seed == seed}
-        assert of["fixed rank"].mean_rank == round(of["InRank-Efficient"].mean_rank)
+        grown = of["InRank-Efficient"]
+        assert grown.mean_rank < grown.mean_active
+        assert of["fixed rank"].mean_rank == of["fixed rank"].mean_active == round(grown.mean_active)
         assert of["LoRA from scratch"].mean_rank == of["fixed rank"].mean_rank
 
 

@@ -1,7 +1,7 @@
 """InRank beside what it competes with: the same data, seeds, steps and code; one table, its figures, and every run.
 
-Fixed rank, LoRA and GaLore get the mean rank that InRank-Efficient ended at with the same seed, so that they are as
-large as it is. Beside every rank that was found stands the one that the same rule finds without training
+Fixed rank, LoRA and GaLore get as many directions as InRank-Efficient trained at the end with the same seed, its buffers
+included, so that they are as large as it is. Beside every rank that was found stands the one that the same rule finds without training
 (`inrank.null_model`). Memory is what the allocator recorded in a training step at the final ranks.
 """
 
@@ -58,6 +58,7 @@ _COLUMNS = (
     "against full rank",
     "parameters",
     "mean rank",
+    "mean active",
     "null rank",
     "states [MB]",
     "peak [MB]",
@@ -77,6 +78,7 @@ class Outcome:
         loss: Validation loss at the end [nats per token].
         parameters: Stored numbers, a kept W_0 included.
         ranks: Of each low-rank layer at the end.
+        active: Directions that each trains then: its rank and its buffer.
         null_ranks: Of the same rule without training.
         full_rank: min(m, n) of these layers.
         state_bytes: Weights, gradients and moments.
@@ -93,6 +95,7 @@ class Outcome:
     loss: float
     parameters: int
     ranks: dict[str, int]
+    active: dict[str, int]
     null_ranks: dict[str, int]
     full_rank: int
     state_bytes: int
@@ -107,6 +110,11 @@ class Outcome:
     def mean_rank(self) -> float | None:
         """Mean over the low-rank layers."""
         return statistics.fmean(self.ranks.values()) if self.ranks else None
+
+    @property
+    def mean_active(self) -> float | None:
+        """Mean of the directions that are trained, buffers included, over the low-rank layers."""
+        return statistics.fmean(self.active.values()) if self.active else None
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,7 @@ class Comparison:
                     f"{100 * (loss / statistics.fmean(full) - 1):+.1f} %" if full else None,
                     round(statistics.fmean(o.parameters for o in runs)),
                     _mean([o.mean_rank for o in runs if o.mean_rank is not None]),
+                    _mean([o.mean_active for o in runs if o.mean_active is not None]),
                     _mean([statistics.fmean(o.null_ranks.values()) for o in grown]),
                     round(statistics.fmean(o.state_bytes for o in runs) / 1e6, 2),
                     round(statistics.fmean(o.peak_bytes for o in runs) / 1e6, 2),
@@ -226,7 +235,7 @@ class Comparison:
             return f"{len(self.outcomes)} runs"
         return (
             f"InRank-Efficient: validation loss {leader[1]:.3f} against {full[1]:.3f} of full rank ({leader[3]}), mean "
-            f"rank {leader[5]:g}, {leader[4] / full[4]:.0%} of the parameters, {leader[9] / full[9]:.0%} of the CPU "
+            f"rank {leader[5]:g}, {leader[4] / full[4]:.0%} of the parameters, {leader[10] / full[10]:.0%} of the CPU "
             "time of a step"
         )
 
@@ -332,7 +341,7 @@ def measured(name: str, trainer: Trainer) -> Outcome:
     if ranks:
         curve["rank"] = [statistics.fmean(line["ranks"].values()) for line in lines]
     null_ranks = trainer.controller.null_ranks if trainer.controller else {}
-    layers = low_rank_layers(trainer.model).values()
+    layers = low_rank_layers(trainer.model)
     parameters = parameter_count(trainer.model)
     states = count_states(trainer.model, trainer.optimizer)
     projectors = sum(map(_projector_bytes, trainer.optimizer.state.values()))
@@ -345,8 +354,9 @@ def measured(name: str, trainer: Trainer) -> Outcome:
         loss=lines[-1]["loss"],
         parameters=parameters,
         ranks=ranks,
+        active={name: layer.active for name, layer in layers.items()},
         null_ranks=dict(null_ranks),
-        full_rank=min((layer.full_rank for layer in layers), default=0),
+        full_rank=min((layer.full_rank for layer in layers.values()), default=0),
         state_bytes=states.total + projectors,
         peak_bytes=memory.measured + projectors,
         peak_parts={**memory.peak, "moments": memory.peak["moments"] + projectors},
@@ -364,16 +374,18 @@ def _projector_bytes(state: Mapping[str, Any]) -> int:
 
 
 def matched(config: RunConfig, outcomes: Sequence[Outcome]) -> RunConfig:
-    """A configuration of given rank at the mean rank that InRank-Efficient found; others, or without it, as they are.
+    """A configuration of given rank at the mean number of directions that InRank-Efficient trained, buffers included.
+
+    Other methods, and all where InRank-Efficient did not run, stay as they are.
 
     Args:
         config: Of any method.
         outcomes: Of the same seed.
     """
-    leader = next((o for o in outcomes if o.variant == _LEADER and o.ranks), None)
+    leader = next((o for o in outcomes if o.variant == _LEADER and o.active), None)
     if leader is None or config.method.name not in _MATCHED:
         return config
-    rank = max(1, round(statistics.fmean(leader.ranks.values())))
+    rank = max(1, round(statistics.fmean(leader.active.values())))
     return dataclasses.replace(config, method=dataclasses.replace(config.method, rank=rank))
 
 
