@@ -2,6 +2,7 @@
 #include "mlp_ffi.h"
 
 #include <string>
+#include <vector>
 
 #include "dispatch.h"
 #include "mlp_job.h"
@@ -91,7 +92,10 @@ ffi::Error gradients(ffi::ThreadPool pool, Floats x, Floats w1, Floats b1, Float
   };
   sum(dw1->typed_data(), 0, n1);
   sum(db1->typed_data(), n1, job.hidden);
-  sum(dw2->typed_data(), n1 + job.hidden, n2);
+  std::vector<float> turned(static_cast<size_t>(n2));  // (hidden, out)
+  sum(turned.data(), n1 + job.hidden, n2);
+  for (int o = 0; o < job.out; ++o)
+    for (int f = 0; f < job.hidden; ++f) dw2->typed_data()[int64_t{o} * job.hidden + f] = turned[int64_t{f} * job.out + o];
   return ffi::Error::Success();
 }
 

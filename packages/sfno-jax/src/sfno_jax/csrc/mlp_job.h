@@ -14,7 +14,7 @@ struct MlpJob {
   const float* residual;   // r, or null; may be y's memory
   const float* cotangent;  // null: compute y, else the gradients
   float* output;           // y, or dx
-  float* partial;          // [unit][dW1, db1, dW2]: sums over the unit's points
+  float* partial;          // [unit][dW1, db1, dW2^T]: sums over the unit's points
   int64_t batch, points;
   int in, hidden, out;
   int64_t units;  // runs of tiles, the same for any number of threads

@@ -15,7 +15,7 @@ constexpr int kFloats = SFNO_VECTOR_BYTES / 4;
 inline int64_t mlp_tiles(const MlpJob& job) { return job.batch * ((job.points + kPoints - 1) / kPoints); }
 
 struct MlpScratch {
-  float *x, *g, *hidden, *slope, *dhidden, *result;
+  float *x, *g, *hidden, *dhidden, *result, *turned;
 
   MlpScratch(const MlpJob& job, void* memory) {
     float* p = static_cast<float*>(memory);
@@ -27,12 +27,12 @@ struct MlpScratch {
     x = take(job.in);
     g = take(job.out);
     hidden = take(job.hidden);
-    slope = take(job.hidden);
     dhidden = take(job.hidden);
     result = take(larger(job.in, job.out));
+    turned = take(larger(job.in, job.out));
   }
   static int64_t bytes(const MlpJob& job) {
-    return (job.in + job.out + 3 * job.hidden + larger(job.in, job.out)) * int64_t{4} * kPointStride;
+    return (job.in + job.out + 2 * (job.hidden + larger(job.in, job.out))) * int64_t{4} * kPointStride;
   }
 };
 
@@ -67,51 +67,38 @@ void tile_product(const float* P, int64_t stride, int rows, int inner, const flo
   }
 }
 
-constexpr int kDotRows = SFNO_VECTOR_BYTES == 16 ? 2 : 4, kDotColumns = kFloats / kDotRows;
-
-// Sums over the lanes of as many registers as there are lanes; that of register j is lane reversed(j).
-template <int kCount>
-SFNO_INLINE Floats sum_all_lanes(Floats* v) {
-  if constexpr (kCount > 1) {
-    for (int i = 0; i < kCount / 2; ++i) {
-      deinterleave(v[i], v[i + kCount / 2]);
-      v[i] += v[i + kCount / 2];
+// Channels (channels, points) of a tile to (points, channels).
+inline void transpose_tile(const float* from, int channels, float* to) {
+  using C = Complexes<float>;
+  for (int c = 0; c < channels; c += kFloats) {
+    for (int i = 0; i < kPoints; i += kFloats) {
+      Floats v[2][C::kCount];  // pairs of points
+      for (int half = 0; half < 2; ++half) {
+        for (int r = 0; r < C::kCount; ++r) {
+          v[half][r] = C::load(from + int64_t{c + half * C::kCount + r} * kPointStride + i);
+        }
+        C::transpose(v[half]);
+      }
+      for (int r = 0; r < C::kCount; ++r) {
+        deinterleave(v[0][r], v[1][r]);
+        for (int k = 0; k < 2; ++k) C::store(to + int64_t{i + 2 * r + k} * channels + c, v[k][r]);
+      }
     }
-    return sum_all_lanes<kCount / 2>(v);
-  } else {
-    return v[0];
   }
 }
-SFNO_INLINE int reversed(int j) {
-  int result = 0;
-  for (int bit = 1; bit < kFloats; bit *= 2) result = 2 * result + (j & bit ? 1 : 0);
-  return result;
-}
 
-// W += A B^T, sums over the points of a tile; W has `columns` columns.
-inline void tile_outer(const float* A, int rows, const float* B, int columns, float* W) {
-  for (int r = 0; r < rows; r += kDotRows) {
-    for (int c = 0; c < columns; c += kDotColumns) {
-      Floats sum[kFloats];
-#pragma GCC unroll 16
-      for (int i = 0; i < kFloats; ++i) sum[i] = Floats{};
-      for (int p = 0; p < kPoints; p += kFloats) {
-        Floats b[kDotColumns];
-#pragma GCC unroll 4
-        for (int k = 0; k < kDotColumns; ++k) {
-          b[k] = *reinterpret_cast<const Floats*>(B + int64_t{c + k} * kPointStride + p);
-        }
-#pragma GCC unroll 4
-        for (int i = 0; i < kDotRows; ++i) {
-          const Floats a = *reinterpret_cast<const Floats*>(A + int64_t{r + i} * kPointStride + p);
-#pragma GCC unroll 4
-          for (int k = 0; k < kDotColumns; ++k) sum[i * kDotColumns + k] += a * b[k];
-        }
+// W += A B^T, sums over the points of a tile, for A (rows, points) and B^T (points, columns).
+inline void add_outer(const float* A, int rows, const float* B, int columns, float* W) {
+  for (int r = 0; r < rows; r += kTileRows) {
+    const float* a = A + int64_t{r} * kPointStride;
+    float* out[kTileRows];
+    for (int c = 0; c < columns; c += 2 * kFloats) {
+      for (int i = 0; i < kTileRows; ++i) out[i] = W + int64_t{r + i} * columns + c;
+      if (c + kFloats < columns) {
+        product_tile<float, 2, true, true>(a, kPointStride, kPoints, B + c, columns, nullptr, out);
+      } else {
+        product_tile<float, 1, true, true>(a, kPointStride, kPoints, B + c, columns, nullptr, out);
       }
-      const Floats total = sum_all_lanes<kFloats>(sum);
-      for (int i = 0; i < kDotRows; ++i)
-        for (int k = 0; k < kDotColumns; ++k)
-          W[int64_t{r + i} * columns + c + k] += total[reversed(i * kDotColumns + k)];
     }
   }
 }
@@ -155,8 +142,10 @@ inline void mlp_gradient_tile(const MlpJob& job, const MlpScratch& s, int64_t sa
     for (int i = 0; i < kFloats; ++i) total += sum[i];
     db1[f] += total;
   }
-  tile_outer(s.g, job.out, s.hidden, job.hidden, dw2);
-  tile_outer(s.dhidden, job.hidden, s.x, job.in, dw1);
+  transpose_tile(s.x, job.in, s.turned);
+  add_outer(s.dhidden, job.hidden, s.turned, job.in, dw1);
+  transpose_tile(s.g, job.out, s.turned);
+  add_outer(s.hidden, job.hidden, s.turned, job.out, dw2);
   tile_product<true>(job.w1, job.in, job.in, job.hidden, s.dhidden, s.result);
   store_tile(s.result, job.in, job.points, count, job.output + sample * job.in * job.points + point);
 }
