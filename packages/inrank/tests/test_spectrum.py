@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from inrank.spectrum import METHODS, product_singular_values, product_svd
+from inrank.spectrum import METHODS, difference_factors, product_singular_values, product_svd
 
 
 class LargestTensor(TorchDispatchMode):
@@ -135,3 +135,48 @@ def test_bad_input(u: Tensor, v: Tensor, method: str, error: type[Exception], me
 def test_svd_of_too_many_directions() -> None:
     with pytest.raises(ValueError, match="k is 5"):
         product_svd(torch.ones(4, 5), torch.ones(5, 8))
+
+
+@pytest.mark.parametrize("method", ["qr", "gram"])
+@pytest.mark.parametrize(("k", "k0"), [(6, 6), (9, 6), (4, 6)])
+def test_differences_of_products(method: str, k: int, k0: int) -> None:
+    u, v = _factors(30, k, 40, torch.float64)
+    u0, v0 = _factors(30, k0, 40, torch.float64, seed=1)
+    left, right = difference_factors(u, v, u0, v0)
+    torch.testing.assert_close(left @ right, u @ v - u0 @ v0)
+    found = product_singular_values(left, right, method=method)
+    torch.testing.assert_close(found, torch.linalg.svdvals(u @ v - u0 @ v0), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["qr", "gram"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_small_differences_of_products_keep_their_digits(method: str, dtype: torch.dtype) -> None:
+    u0, v0 = _factors(60, 20, 80, dtype)
+    generator = torch.Generator().manual_seed(2)
+    step = 1e-4 if dtype == torch.float32 else 0.02
+    u = u0 + (step * torch.randn(60, 20, generator=generator)).to(dtype)
+    v = v0 + (step * torch.randn(20, 80, generator=generator)).to(dtype)
+    expected = torch.linalg.svdvals(u.double() @ v.double() - u0.double() @ v0.double())
+
+    def error(left: Tensor, right: Tensor) -> float:
+        s = product_singular_values(left, right, method=method, tolerance=1e-5, floor=True)
+        return float((s.double() - expected).abs().max() / expected[0])
+
+    assert error(*difference_factors(u, v, u0, v0)) < 1e-6
+    if dtype == torch.float32 and method == "qr":  # side by side, the two products cancel
+        assert error(torch.cat([u, -u0], -1), torch.cat([v, v0], -2)) > 1e-5
+    nothing = product_singular_values(*difference_factors(u, v, u, v), method=method, floor=True)
+    assert not nothing.any()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_floor_takes_away_what_rounding_leaves(method: str) -> None:
+    u, v = _factors(30, 4, 50)
+    left, right = torch.cat([u, -u], -1), torch.cat([v, v])
+    keywords = {"method": method, "leading": 8, "generator": torch.Generator().manual_seed(0)}
+    assert product_singular_values(left, right, **keywords).any()
+    s = product_singular_values(left, right, floor=True, **keywords)
+    assert float(s.max()) < 1e-5
+    torch.testing.assert_close(
+        product_singular_values(u, v, floor=True, method=method, leading=4)[:4], product_singular_values(u, v)[:4]
+    )

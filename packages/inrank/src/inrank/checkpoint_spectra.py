@@ -12,6 +12,7 @@ from torch import Tensor
 
 from inrank.matching import Patterns, as_patterns, matches
 from inrank.matrix_spectrum import MatrixSpectrum, matrix_spectrum
+from inrank.spectrum import difference_factors
 from inrank.spectrum_history import RankMetrics, SpectrumRecord, rank_metrics
 from inrank.spectrum_tracker import factor_spectrum
 
@@ -211,7 +212,7 @@ def _compare(
     if new.is_low_rank(name):
         (u0, v0), (u, v) = old.factors(name), new.factors(name)
         shape = (u.shape[0] * u.shape[1], v.shape[2])
-        update = factor_spectrum(torch.cat([u, -u0], -1), torch.cat([v, v0], -2))
+        update = factor_spectrum(*difference_factors(u, v, u0, v0))
         # in which layout W_0 is kept is the layer's business, and a file does not say it
         return update, None if f"{name}.weight0" in new else factor_spectrum(u, v), shape
     after = new.tensor(new.key(name) or "").double()

@@ -43,8 +43,8 @@ class InRankConfig:
             largest rank and the layer computes with a slice, as DDP and FSDP need it.
         pad_to: Active directions are rounded up to a multiple of this, so that torch.compile sees fewer shapes.
         shrink: Whether a check may also lower the rank.
-        method: How singular values of U V are computed: ``"qr"``, ``"gram"`` (eigenvalues of a Gram matrix in
-            float64: fastest, small values lose half their digits) or ``"randomized"`` (the leading ones only).
+        method: How singular values are computed: ``"gram"`` (fastest), ``"qr"`` or ``"randomized"`` (the leading ones
+            only): see `inrank.spectrum.product_singular_values`.
         strict: The official release to the letter: its loop over candidate ranks with the cap R - b - 1, growth that
             exposes randomly initialised directions (and so changes the function), official initialization.
         seed: Of initial and fresh directions.
@@ -64,7 +64,7 @@ class InRankConfig:
     storage: Storage = "resize"
     pad_to: int = 1
     shrink: bool = False
-    method: Method = "qr"
+    method: Method = "gram"
     strict: bool = False
     seed: int = 0
 

@@ -92,7 +92,7 @@ def judge(layer: LowRankLayer, config: InRankConfig) -> Verdict:
     else:
         rank = max(layer.rank, min(wanted, layer.active, largest_rank(layer, config)))
     ratios = explained_variance_ratio(s, rank) if config.criterion == "variance" else energy_ratio(s, rank)
-    return Verdict(wanted, rank, float(ratios.amin()))
+    return Verdict(wanted, rank, min(1.0, float(ratios.amin())))  # 1 + 2^-52 if the tail is all rounding
 
 
 def next_rank(layer: LowRankLayer, config: InRankConfig, state: LayerState, verdict: Verdict) -> int:

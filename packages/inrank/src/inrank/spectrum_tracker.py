@@ -27,7 +27,7 @@ from inrank.layers import LowRankLayer
 from inrank.layers.sharding import read_whole
 from inrank.matching import Patterns, as_patterns, matches, no_match_message
 from inrank.matrix_spectrum import METHODS, MatrixSpectrum, as_matrices, matrix_spectrum
-from inrank.spectrum import product_singular_values
+from inrank.spectrum import difference_factors, product_singular_values
 from inrank.spectrum_history import INDEX_FILE, SpectrumHistory, SpectrumRecord, rank_metrics, spectra_file
 
 __all__ = ["KEEP", "SpectrumTracker", "factor_spectrum"]
@@ -184,10 +184,7 @@ class SpectrumTracker:
         start = {key: self._start(f"{target.name}/{key}").to(value.device) for key, value in now.items()}
         try:
             if isinstance(target.module, LowRankLayer):
-                update = factor_spectrum(
-                    torch.cat([now["u"], -start["u"].to(now["u"])], -1),
-                    torch.cat([now["v"], start["v"].to(now["v"])], -2),
-                )
+                update = factor_spectrum(*difference_factors(now["u"], now["v"], start["u"], start["v"]))
                 shape = (now["u"].shape[1] * now["u"].shape[0], now["v"].shape[2])
             else:
                 update = self._dense(now["weight"].double() - start["weight"].double(), target)

@@ -23,7 +23,7 @@ from inrank.config import InRankConfig
 from inrank.initialization import derived_generator, fresh_directions, initial_factors
 from inrank.layers.factor_change import FactorChange, balanced
 from inrank.layers.sharding import read_whole, write_whole
-from inrank.spectrum import product_singular_values
+from inrank.spectrum import difference_factors, product_singular_values
 
 __all__ = ["FLOATS", "LowRankLayer"]
 
@@ -32,6 +32,10 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 # Directions that are computed at once in float64.
 _BLOCK = 32
+
+# Errors of the rank check's singular values (docs/decisions/021). Those of D may be larger: its factors are nearer to
+# dependent, and no rule sees 1e-5 of the largest.
+_TOLERANCE, _UPDATE_TOLERANCE = 1e-6, 1e-5
 
 
 class LowRankLayer(nn.Module, abc.ABC):
@@ -226,7 +230,7 @@ class LowRankLayer(nn.Module, abc.ABC):
         return list(zip(torch.split(u, _BLOCK, -1), torch.split(v, _BLOCK, -2), strict=True))
 
     def update_factors(self) -> tuple[Tensor, Tensor]:
-        """Factors of D, the update since the start: (U, V), or ([U, -U_0], [V; V_0]) if the start was not zero.
+        """Factors of D, the update since the start: U, V, or if it was not zero those of U V - U_0 V_0.
 
         Raises:
             ValueError: If the initial factors would be needed and are not there.
@@ -239,7 +243,7 @@ class LowRankLayer(nn.Module, abc.ABC):
                     'since the start is not known (spectrum="product", or finalized)'
                 )
             return u, v
-        return torch.cat([u, -self.initial_u.to(u)], -1), torch.cat([v, self.initial_v.to(v)], -2)
+        return difference_factors(u, v, self.initial_u, self.initial_v)
 
     def singular_values(self, spectrum: str | None = None, method: str | None = None) -> Tensor:
         """Singular values (groups, min(m / groups, n)), zeros included, that the rank rule looks at.
@@ -251,18 +255,19 @@ class LowRankLayer(nn.Module, abc.ABC):
         Raises:
             FloatingPointError: If a factor is not finite; names the layer.
         """
-        chosen = spectrum or self.config.resolved_spectrum
-        u, v = self.update_factors() if chosen == "update" else self.factors()
-        generator = torch.Generator(u.device).manual_seed(self.config.seed)
+        update = (spectrum or self.config.resolved_spectrum) == "update"
+        u, v = self.update_factors() if update else self.factors()
         try:
-            s = product_singular_values(u, v, method=method or self.config.method, generator=generator)
+            return product_singular_values(
+                u,
+                v,
+                method=method or self.config.method,
+                generator=torch.Generator(u.device).manual_seed(self.config.seed),
+                tolerance=_UPDATE_TOLERANCE if update else _TOLERANCE,
+                floor=update,  # rounding errors are left where U V and U_0 V_0 are equal
+            )
         except FloatingPointError as error:
             raise FloatingPointError(f"layer {self.name or type(self).__name__}: {error}") from error
-        if chosen == "product" or self.initial_u is None:
-            return s
-        # where U V and U_0 V_0 cancel, rounding errors are left, and every rule is blind to scale
-        size = torch.linalg.matrix_norm(u.to(s.dtype)) * torch.linalg.matrix_norm(v.to(s.dtype))
-        return torch.where(s > torch.finfo(s.dtype).eps * size.unsqueeze(-1), s, 0.0)
 
     def product(self) -> Tensor:
         """U V in at least float32, (groups, m / groups, n)."""
