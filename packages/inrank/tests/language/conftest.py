@@ -28,6 +28,10 @@ SMALL = [
     "inrank.warmup_steps=2",
     "inrank.check_every=4",
     "inrank.threshold=0.99",
+    "optimizer.learning_rate=2e-3",
+    "optimizer.factor_ratio=1.0",
+    "schedule.kind=constant",
+    "schedule.warmup=0",
 ]
 
 

@@ -63,6 +63,8 @@ def test_files(tmp_path):
         ("inrank.mode=full", "inrank.mode follows from method.name"),
         ("optimizer.learning_rate=-1", "optimizer.learning_rate must be positive and finite, got -1.0"),
         ("optimizer.learning_rate=nan", "optimizer.learning_rate must be positive and finite, got nan"),
+        ("optimizer.factor_ratio=0", "optimizer.factor_ratio must be positive and finite, got 0.0"),
+        ("optimizer.factor_ratio=big", "optimizer.factor_ratio must be a number, got 'big'"),
         ("schedule.kind=step", "schedule.kind = 'step' is unknown"),
         ("data.source=text", 'does not go with data.source = "text"'),
         ("data.path=3", "data.path must be a list, got 3"),

@@ -49,6 +49,19 @@ def test_dense_start_is_the_same_in_all_methods(small, texts, method):
         assert torch.equal(trainer.model(tokens), full.model(tokens))
 
 
+def test_factors_have_learning_rates_of_their_own(small, texts):
+    options = ("optimizer.learning_rate=1e-3", "optimizer.factor_rate=0.5", "optimizer.factor_ratio=4.0")
+    trainer = Trainer(small("method.name=fixed-rank", *options), texts=texts)
+    before = {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
+    trainer.step()
+    # Adam's first step is the learning rate wherever there is a gradient
+    moved = {n: (p - before[n]).abs().max().item() for n, p in trainer.model.named_parameters()}
+    kinds = {"mlp.fc1.u": 2e-3, "mlp.fc1.v": 5e-4, "mlp.fc2.u": 2e-3, "mlp.fc2.v": 5e-4, "attn.qkv.weight": 1e-3}
+    for ending, rate in kinds.items():
+        (size,) = [size for name, size in moved.items() if name.endswith(ending)]
+        assert size == pytest.approx(rate, rel=1e-2), ending
+
+
 def test_accumulation_changes_nothing_but_rounding(small, texts):
     whole = Trainer(small("method.name=full-rank", "trainer.batch_size=4"), texts=texts)
     parts = Trainer(small("method.name=full-rank", "trainer.batch_size=1"), texts=texts)

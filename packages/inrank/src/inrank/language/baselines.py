@@ -127,17 +127,19 @@ def _optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
 
 
 def _groups(model: nn.Module, config: RunConfig) -> list[dict[str, Any]]:
-    """Groups of parameters: matrices decay, vectors do not, factors have a learning rate of their own."""
+    """Groups of parameters: matrices decay, vectors do not, factors have learning rates of their own."""
     settings: OptimizerConfig = config.optimizer
-    factors = {id(p) for layer in low_rank_layers(model).values() for p in (layer.u, layer.v)}
+    layers = low_rank_layers(model).values()
+    factors = {id(layer.u): "u" for layer in layers} | {id(layer.v): "v" for layer in layers}
+    rates = {"u": settings.factor_rate * settings.factor_ratio, "v": settings.factor_rate}
     projected = set()
     if config.method.name == "galore":
         names = tuple(layer_patterns(config))
         projected = {id(m.weight) for n, m in model.named_modules() if n.endswith(names) and hasattr(m, "weight")}
-    sorted_out: dict[str, list[nn.Parameter]] = {"factors": [], "projected": [], "matrices": [], "vectors": []}
+    sorted_out: dict[str, list[nn.Parameter]] = {"u": [], "v": [], "projected": [], "matrices": [], "vectors": []}
     for parameter in model.parameters():
         if id(parameter) in factors:
-            kind = "factors"
+            kind = factors[id(parameter)]
         elif id(parameter) in projected:
             kind = "projected"
         else:
@@ -147,7 +149,7 @@ def _groups(model: nn.Module, config: RunConfig) -> list[dict[str, Any]]:
         {
             "params": parameters,
             "name": kind,
-            "rate": settings.factor_rate if kind == "factors" else 1.0,
+            "rate": rates.get(kind, 1.0),
             "weight_decay": 0.0 if kind == "vectors" else settings.weight_decay,
         }
         for kind, parameters in sorted_out.items()

@@ -1,8 +1,8 @@
 """InRank beside what it competes with: the same data, seeds, steps and code; one table, its figures, and every run.
 
-Fixed rank, LoRA and GaLore get as many directions as InRank-Efficient trained at the end with the same seed, its buffers
-included, so that they are as large as it is. Beside every rank that was found stands the one that the same rule finds without training
-(`inrank.null_model`). Memory is what the allocator recorded in a training step at the final ranks.
+Fixed rank, LoRA and GaLore get as many directions as InRank-Efficient trained at the end with the same seed, buffers
+included, so that they are as large as it is. Beside every rank that was found stands the one that the same rule finds
+without training (`inrank.null_model`). Memory is what the allocator recorded in a training step at the final ranks.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
         "inrank.init=official",
         "inrank.spectrum=product",
         "optimizer.factor_rate=1.0",
+        "optimizer.factor_ratio=1.0",
     ),
     "InRank (W_0 kept)": ("method.name=inrank-full", "inrank.init=zero", "inrank.init_scale=1.0"),
     "fixed rank": ("method.name=fixed-rank",),

@@ -187,7 +187,8 @@ class OptimizerConfig:
         beta2: Decay of the second moment.
         eps: Added to the root of the second moment.
         weight_decay: Of matrices; biases and norms have none.
-        factor_rate: Multiplies the learning rate of low-rank factors.
+        factor_rate: Multiplies the learning rate of low-rank factors U, V.
+        factor_ratio: Multiplies that of U once more, as LoRA+ does (Hayou et al. 2024, arXiv:2402.12354).
         clip_norm: Largest gradient norm; 0 is no clipping.
     """
 
@@ -198,13 +199,14 @@ class OptimizerConfig:
     eps: float = 1e-8
     weight_decay: float = 0.0
     factor_rate: float = 1.0
+    factor_ratio: float = 1.0
     clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
         _one_of("optimizer.name", self.name, ("adamw", "sgd"))
         for name in ("beta1", "beta2"):
             _require(0 <= getattr(self, name) < 1, f"optimizer.{name} must be in [0, 1), got {getattr(self, name)}")
-        for name in ("learning_rate", "factor_rate"):
+        for name in ("learning_rate", "factor_rate", "factor_ratio"):
             value = getattr(self, name)
             _require(0 < value < math.inf, f"optimizer.{name} must be positive and finite, got {value}")
         for name in ("eps", "weight_decay", "clip_norm"):
