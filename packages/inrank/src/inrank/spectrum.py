@@ -120,8 +120,7 @@ def product_singular_values(
 
 def _root_values(left: Tensor, right: Tensor) -> Tensor:
     """Singular values of a small product as roots of eigenvalues, in float64."""
-    dtype = torch.promote_types(left.dtype, right.dtype)
-    core = (left.to(dtype) @ right.to(dtype)).double()
+    core = left.double() @ right.double()
     gram = lower_gram(core if core.shape[-2] <= core.shape[-1] else core.mT)
     values: Tensor = torch.linalg.eigvalsh(gram)
     return values.flip(-1).clamp(min=0).sqrt()
