@@ -47,6 +47,7 @@ def test_json_round_trip() -> None:
         ({"buffer": 1.0}, "buffer is 1.0"),
         ({"buffer": "many"}, "buffer is 'many'"),
         ({"max_rank": 1.5}, "max_rank is 1.5"),
+        ({"max_rank": 0.0}, "max_rank is 0.0"),
         ({"max_rank": -2}, "max_rank is -2"),
         ({"check_every": 0}, "check_every is 0"),
         ({"pad_to": 0}, "pad_to is 0"),

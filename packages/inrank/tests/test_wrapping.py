@@ -91,7 +91,9 @@ def test_break_even() -> None:
     assert _skipped(wrapped) == {"square": "10 directions cost more than the dense 16 x 16 weight (break-even 8)"}
     by_name = wrap(copy.deepcopy(model), "square", config=InRankConfig(rank=4, buffer=6))
     assert summary(by_name).wrapped[0].note == "costs more than a dense weight"
-    grows = wrap(copy.deepcopy(model), "square", config=InRankConfig(rank=2, buffer=2))
+    stays = wrap(copy.deepcopy(model), "square", config=InRankConfig(rank=2, buffer=2))
+    assert summary(stays).wrapped[0].note == ""
+    grows = wrap(copy.deepcopy(model), "square", config=InRankConfig(rank=2, buffer=2, max_rank=10))
     assert summary(grows).wrapped[0].note == "may grow to cost more than a dense weight"
     layer = summary(by_name).wrapped[0]
     assert (layer.break_even, layer.dense_parameters, layer.parameters) == (8.0, 256, 320)
@@ -100,6 +102,24 @@ def test_break_even() -> None:
     assert list(low_rank_layers(full)) == ["square", "wide"]
     too_small = wrap(nn.Sequential(nn.Linear(8, 8), nn.Linear(64, 64)), config=InRankConfig(rank=2, buffer=10))
     assert "rank 2 + buffer 10 exceeds 8" in _skipped(too_small)["0"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "largest"),
+    [
+        ({}, 8),  # the buffer gives way
+        ({"max_rank": 10}, 12),  # asked for by the largest rank
+        ({"rank": 7, "buffer": 3}, 10),  # by the initial ranks
+        ({"mode": "full"}, 10),  # W_0 + U V costs more than dense at any rank
+        ({"storage": "reserve"}, 8),
+    ],
+)
+def test_growth_ends_at_the_break_even_unless_more_is_asked_for(settings: dict[str, Any], largest: int) -> None:
+    layer = wrap(nn.Linear(16, 16), "", config=InRankConfig(**{"rank": 2, "buffer": 2, **settings}))
+    assert isinstance(layer, LowRankLayer)
+    for rank in range(2, layer.max_rank + 1):
+        layer.resize(max(rank, layer.rank))
+    assert (layer.rank, layer.active) == (layer.max_rank, largest)
 
 
 def test_gpt2() -> None:
@@ -229,6 +249,43 @@ BAD: list[tuple[str, Callable[[], nn.Module], dict[str, Any], type[Exception], s
     ("no layers", nn.ReLU, {}, ValueError, "the model has no layer that can be replaced"),
     ("empty model name", Net, {"include": "["}, ValueError, "neither the name of a module nor a regular expression"),
     ("pattern type", Net, {"include": 3}, TypeError, "int"),
+    ("no pattern", Net, {"include": []}, ValueError, "include is empty"),
+    (
+        "config type",
+        Net,
+        {"config": {"rank": 2}},
+        TypeError,
+        r"config is a dict; expected inrank\.config\.InRankConfig",
+    ),
+    ("overrides type", Net, {"overrides": ["up"]}, TypeError, "overrides is a list"),
+    (
+        "wrapped already",
+        lambda: wrap(nn.Sequential(nn.Linear(16, 16)), config=SMALL),
+        {},
+        ValueError,
+        "wrapped already: every layer",
+    ),
+    (
+        "not finite",
+        lambda: _with_parameter(lambda m: nn.Parameter(m.weight.detach() / 0)),
+        {},
+        ValueError,
+        "the weight of fc holds values that are not finite",
+    ),
+    (
+        "full mode, not finite",
+        lambda: _with_parameter(lambda m: nn.Parameter(m.weight.detach() / 0)),
+        {"mode": "full"},
+        ValueError,
+        "not finite",
+    ),
+    (
+        "one reason for many",
+        lambda: nn.Sequential(*(nn.Linear(8, 8) for _ in range(9))),
+        {"config": InRankConfig(rank=5)},
+        ValueError,
+        r"nothing was replaced: 0 \(Linear\), 1 \(Linear\), 2 \(Linear\) and 6 more: rank 5 exceeds max_rank 4[^:]*$",
+    ),
     ("pattern in list", Net, {"include": [3]}, TypeError, "given 3 of type int"),
     (
         "tied by name",
@@ -289,6 +346,14 @@ def test_bad_input(build: Any, arguments: dict[str, Any], error: type[Exception]
     with pytest.raises(error, match=message):
         wrap(model, **{"config": SMALL, **arguments})
     assert {name: type(module) for name, module in model.named_modules()} == before
+
+
+@pytest.mark.parametrize("given", ["model", None])
+def test_what_is_no_model_is_said(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"model is a \w+; expected torch"):
+        wrap(given)
+    with pytest.raises(TypeError, match=r"model is a \w+; expected torch"):
+        low_rank_layers(given)
 
 
 def test_packed_quantised_layers_are_refused() -> None:

@@ -22,7 +22,8 @@ from inrank.null_model import null_rank
 from inrank.rank_report import RankReport
 from inrank.spectrum_tracker import SpectrumTracker
 from inrank.stages import FinalizeReport, finalize, merge
-from inrank.wrapping import WrapReport, low_rank_layers, summary, wrap
+from inrank.wrap_report import WrapReport
+from inrank.wrapping import low_rank_layers, summary, wrap
 
 __all__ = [
     "FactorChange",

@@ -35,7 +35,10 @@ class InRankConfig:
             the start, which is zero before training. ``"auto"``: ``"update"``, but ``"product"`` if `strict`.
         warmup_steps: Optimizer steps before the first check.
         check_every: Optimizer steps between checks.
-        max_rank: Largest rank; an int, or a float in (0, 1]: that part of min(m, n).
+        max_rank: Largest rank; an int, or a float in (0, 1]: that part of min(m, n). In efficient mode the buffer gives
+            way as the rank grows, so that rank + buffer do not pass the break-even rank m n / (m + n), from which on
+            U and V cost more than the dense weight, unless max_rank itself or the initial rank + buffer does (strict:
+            never; the official release has R for both).
         init: Initial factors: see `inrank.initialization`. ``"auto"``: ``"zero"`` in full mode, ``"spectral"`` in
             efficient mode.
         init_scale: Multiplies the initial product U V.
@@ -81,8 +84,8 @@ class InRankConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("buffer", "max_rank"):
             value = getattr(self, name)
-            limit = 1.0 if name == "max_rank" else math.nextafter(1.0, 0.0)
-            if isinstance(value, float) and not 0.0 <= value <= limit:
+            inside = 0.0 < value <= 1.0 if name == "max_rank" else 0.0 <= value < 1.0
+            if isinstance(value, float) and not inside:
                 raise ValueError(
                     f"{name} is {value}; a float is a part of min(m, n), so between 0 and 1; give an int for a number"
                 )

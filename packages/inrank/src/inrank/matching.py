@@ -25,7 +25,7 @@ def as_patterns(patterns: Patterns) -> tuple[Pattern, ...]:
     Raises:
         TypeError: If one is neither a string, a compiled regular expression nor a module type.
     """
-    several = (patterns,) if isinstance(patterns, str | re.Pattern | type) else tuple(patterns)
+    several = tuple(patterns) if isinstance(patterns, Iterable) and not isinstance(patterns, str) else (patterns,)
     for pattern in several:
         is_module = isinstance(pattern, type) and issubclass(pattern, nn.Module)
         if not (isinstance(pattern, str | re.Pattern) or is_module):
@@ -74,6 +74,6 @@ def no_match_message(argument: str, unmatched: Sequence[object], candidates: Map
     lines = [kind if len(names) == 1 else f"{kind} x {len(names)}" for kind, names in kinds.items()]
     if len(lines) > _MOST_CANDIDATES:
         lines = [*lines[:_MOST_CANDIDATES], f"and {len(lines) - _MOST_CANDIDATES} more"]
-    asked = ", ".join(map(repr, unmatched))
+    asked = ", ".join(map(repr, unmatched)) or "(all)"
     listed = "; candidates: " + ", ".join(lines) if lines else "; the model has no layer that can be replaced"
     return f"{argument} {asked} matches no layer{listed}"

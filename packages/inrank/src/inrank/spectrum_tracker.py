@@ -314,8 +314,7 @@ def _find(model: nn.Module, include: Patterns | None, exclude: Patterns) -> list
         and not any(matches(p, target.name, target.module) for p in unwanted)
     ]
     if not chosen:
-        asked = [repr(p) for p in wanted or ()]
-        raise ValueError(no_match_message("include", asked, {t.name: t.module for t in found}))
+        raise ValueError(no_match_message("include", wanted or (), {t.name: t.module for t in found}))
     return chosen
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from inrank.config import InRankConfig
@@ -25,8 +25,9 @@ from inrank.layers import (
 )
 from inrank.layers.sharding import is_sharded
 from inrank.matching import ALL_LINEAR, Pattern, Patterns, as_patterns, matches, no_match_message, plain_name
+from inrank.wrap_report import SkippedLayer, WrappedLayer, WrapReport, reasons
 
-__all__ = ["SkippedLayer", "WrapReport", "WrappedLayer", "low_rank_layers", "summary", "wrap"]
+__all__ = ["low_rank_layers", "summary", "wrap"]
 
 # (full, efficient); Conv1D is recognised by name, so that transformers need not be there
 _REPLACEMENTS: dict[str, tuple[type[LowRankLayer], type[LowRankLayer]]] = {
@@ -35,82 +36,6 @@ _REPLACEMENTS: dict[str, tuple[type[LowRankLayer], type[LowRankLayer]]] = {
     "Conv2d": (InRankConv2d, InRankEfficientConv2d),
     "Embedding": (InRankEmbedding, InRankEfficientEmbedding),
 }
-
-
-@dataclass(frozen=True)
-class WrappedLayer:
-    """A low-rank layer in a model.
-
-    Attributes:
-        name: In the model.
-        kind: Type that was replaced.
-        shape: (m / groups, n) of the weight as a matrix.
-        groups: Number of such matrices.
-        rank: Present rank.
-        active: Directions that are trained: rank + buffer.
-        max_rank: Largest rank.
-        break_even: Rank at which U and V have as many entries as the dense weight, m n / (m + n).
-        dense_parameters: Entries of the dense weight.
-        parameters: Entries of U and V as they are stored.
-        note: What a reader should know.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, int]
-    groups: int
-    rank: int
-    active: int
-    max_rank: int
-    break_even: float
-    dense_parameters: int
-    parameters: int
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class SkippedLayer:
-    """A layer that was matched but left as it is."""
-
-    name: str
-    kind: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class WrapReport:
-    """What `wrap` did.
-
-    Attributes:
-        wrapped: Layers that are low-rank now.
-        skipped: Layers that were matched and are not, with reasons.
-    """
-
-    wrapped: tuple[WrappedLayer, ...]
-    skipped: tuple[SkippedLayer, ...]
-
-    def __str__(self) -> str:
-        """A table."""
-        head = ("layer", "type", "m x n", "rank+buffer", "max", "break-even", "entries / dense", "")
-        rows = [head]
-        for layer in self.wrapped:
-            m, n = layer.shape
-            rows.append(
-                (
-                    layer.name or "(model)",
-                    layer.kind,
-                    f"{m} x {n}" + (f" x {layer.groups} groups" if layer.groups > 1 else ""),
-                    f"{layer.rank}+{layer.active - layer.rank}",
-                    str(layer.max_rank),
-                    f"{layer.break_even:.0f}",
-                    f"{layer.parameters} / {layer.dense_parameters}",
-                    layer.note,
-                )
-            )
-        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        lines += [f"skipped {layer.name or '(model)'} ({layer.kind}): {layer.reason}" for layer in self.skipped]
-        return "\n".join(lines)
 
 
 def wrap(
@@ -144,8 +69,8 @@ def wrap(
 
     Raises:
         ValueError: If nothing matches or everything that does is skipped, if a pattern matches nothing, if a layer
-            given by its full name cannot be replaced, or if parameters are sharded, flattened or empty already.
-        TypeError: If a matched weight is quantised or an integer.
+            given by its full name cannot be replaced, or if parameters are sharded, flattened, empty or not finite.
+        TypeError: If a matched weight is quantised or an integer, or an argument is of another type.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
@@ -153,7 +78,10 @@ def wrap(
         >>> [layer.rank for layer in low_rank_layers(model).values()]
         [2, 2]
     """
-    config = config or InRankConfig()
+    config = InRankConfig() if config is None else config
+    _require_type("model", model, nn.Module)
+    _require_type("config", config, InRankConfig)
+    _require_type("overrides", overrides or {}, Mapping)
     if mode is not None:
         config = InRankConfig.from_dict({**config.to_dict(), "mode": mode})
     _refuse_wrappers(model)
@@ -167,6 +95,10 @@ def wrap(
             )
     modules, aliases = _modules(model)
     candidates = {name: module for name, module in modules.items() if _kind(module) is not None}
+    if not included:
+        raise ValueError("include is empty; give patterns, or None for every linear layer")
+    if not candidates and any(isinstance(module, LowRankLayer) for module in modules.values()):
+        raise ValueError("the model is wrapped already: every layer that could be replaced is low-rank")
     matched = {name: _matching(included, name, module, types) for name, module in modules.items()}
     _require_matches("include", included, matched.values(), candidates)
     _require_matches("exclude", excluded, [_matching(excluded, n, m, None) for n, m in modules.items()], candidates)
@@ -198,8 +130,7 @@ def wrap(
                 raise ValueError(f"{name or 'the model'} cannot be replaced: {reason}")
             skipped.append(SkippedLayer(name, type(module).__name__, reason))
     if not replacements:
-        listed = "; ".join(f"{layer.name} ({layer.kind}): {layer.reason}" for layer in skipped)
-        raise ValueError(f"nothing was replaced: {listed}")
+        raise ValueError(f"nothing was replaced: {reasons(skipped)}")
     notes = {name: _note(modules[name], layer) for name, layer in replacements.items()}
     for name, layer in replacements.items():
         for alias in aliases[id(modules[name])]:
@@ -220,7 +151,11 @@ def low_rank_layers(model: nn.Module) -> dict[str, LowRankLayer]:
 
     Args:
         model: Also inside torch.compile, DDP or FSDP, whose prefixes are left out of the names.
+
+    Raises:
+        TypeError: If it is no module.
     """
+    _require_type("model", model, nn.Module)
     modules = unwrapped_model(model).named_modules()
     return {plain_name(name): m for name, m in modules if isinstance(m, LowRankLayer)}
 
@@ -234,6 +169,11 @@ def summary(model: nn.Module) -> WrapReport:
         tuple(_described(name, layer, notes.get(name, "")) for name, layer in layers),
         tuple(layer for report in reports for layer in report.skipped),
     )
+
+
+def _require_type(argument: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{argument} is a {type(value).__name__}; expected {kind.__module__}.{kind.__qualname__}")
 
 
 def _described(name: str, layer: LowRankLayer, note: str) -> WrappedLayer:
@@ -338,6 +278,8 @@ def _require_readable(name: str, module: nn.Module) -> None:
         )
     if weight.device.type == "meta":
         raise ValueError(f"the weight of {name} is on the meta device; give the model memory and weights first")
+    if _kind(module) is not None and not bool(torch.isfinite(weight).all()):
+        raise ValueError(f"the weight of {name} holds values that are not finite; factors cannot start from it")
     dimensions = 4 if isinstance(module, nn.Conv2d) else 2
     if (_base(module) is not None or _kind(module) is not None) and weight.ndim != dimensions:
         raise ValueError(

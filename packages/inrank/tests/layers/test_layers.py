@@ -262,7 +262,9 @@ def test_a_copy_is_a_copy(case: Any) -> None:
 
 def test_same_seed_same_layer_and_names_differ(case: Any) -> None:
     def build(name: str, seed: int = 0) -> LowRankLayer:
-        layer = case.low_rank.from_dense(case.dense(), InRankConfig(rank=2, buffer=2, seed=seed), name=name)
+        layer = case.low_rank.from_dense(
+            case.dense(), InRankConfig(rank=2, buffer=2, max_rank=1.0, seed=seed), name=name
+        )
         layer.resize(4)
         return layer
 
@@ -344,6 +346,7 @@ def _linear(**settings: Any) -> InRankLinear:
         (lambda: _linear(rank=5, buffer=1, max_rank=4), ValueError, "rank 5 exceeds max_rank 4"),
         (lambda: _linear(rank=4, buffer=5), ValueError, r"rank 4 \+ buffer 5 exceeds 8"),
         (lambda: _linear(rank=2, buffer=2).resize(9), ValueError, r"rank 9 is not in 0\.\.8"),
+        (lambda: _linear(rank=2, buffer=2).resize(2.5), ValueError, "rank 2.5 is not in"),
         (lambda: _linear(rank=2, buffer=2).resize(-1), ValueError, "rank -1"),
         (lambda: _linear(rank=2, buffer=2).resize(3, -1), ValueError, "buffer -1 is negative"),
         (lambda: _linear(rank=2, buffer=2).resize(3, how="glue"), ValueError, "unknown how 'glue'"),

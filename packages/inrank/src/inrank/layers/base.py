@@ -177,8 +177,18 @@ class LowRankLayer(nn.Module, abc.ABC):
 
     @property
     def largest_active(self) -> int:
-        """Directions at the largest rank; the official release has R for rank and buffer together."""
-        return self.max_rank if self.config.strict else min(self.max_rank + self.buffer_size, self.full_rank)
+        """Directions at the largest rank: beyond the break-even only if the configuration's ranks ask for it.
+
+        The official release has R for rank and buffer together.
+        """
+        if self.config.strict:
+            return self.max_rank
+        most = min(self.max_rank + self.buffer_size, self.full_rank)
+        m, n = self.rows // self.groups, self.columns
+        break_even = m * n // (m + n)
+        if self.keeps_dense or self.max_rank > break_even:
+            return most
+        return min(most, max(break_even, self.config.rank + self.buffer_size))
 
     @property
     def capacity(self) -> int:
@@ -337,7 +347,7 @@ class LowRankLayer(nn.Module, abc.ABC):
         Raises:
             ValueError: If the rank does not fit or `how` cannot do it.
         """
-        if not 0 <= rank <= self.full_rank:
+        if not isinstance(rank, int) or not 0 <= rank <= self.full_rank:
             raise ValueError(f"layer {self.name}: rank {rank} is not in 0..{self.full_rank}")
         if how not in ("append", "svd", "slice"):
             raise ValueError(f"unknown how {how!r}; known: append, svd, slice")
