@@ -285,3 +285,54 @@ def test_generators_of_missing_processes_are_reported(tmp_path):
     (tmp_path / "c" / "rng-0.safetensors").unlink()
     with pytest.warns(UserWarning, match="has no generator states for this one"):
         load(tmp_path / "c", Net())
+
+
+EDITS = {
+    "no-layers": (lambda index: index.pop("layers"), "'layers' is missing"),
+    "no-files": (lambda index: index.pop("files"), "'files' is missing"),
+    "files": (lambda index: index.update(files=[1]), "'files' is missing or of another type"),
+    "rank": (
+        lambda index: index["layers"]["first"]["ranks"].update(rank=99),
+        "layer first: rank <= active <= capacity",
+    ),
+    "capacity": (lambda index: index["layers"]["first"]["ranks"].update(capacity=-1), "layer first: rank <= active"),
+    "rank-word": (lambda index: index["layers"]["first"]["ranks"].update(rank="two"), "are two, "),
+    "growing": (lambda index: index["layers"]["first"]["ranks"].pop("growing"), "layer first lacks max_rank, growing"),
+    "layer": (lambda index: index["layers"].update(first=3), "layer first is not described"),
+    "optimizer": (lambda index: index["optimizers"][0].pop("parameters"), "an optimizer lacks type, parameters"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edited_index_is_named(tmp_path, name):
+    edit, said = EDITS[name]
+    save(tmp_path / "c", *run_of())
+    file = tmp_path / "c" / "checkpoint.json"
+    index = json.loads(file.read_text())
+    edit(index)
+    file.write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=f"checkpoint.json is damaged or was edited: .*{said}"):
+        load(tmp_path / "c", *run_of())
+
+
+@pytest.mark.parametrize("name", ["model", "state", "rng-0"])
+def test_damage_that_keeps_the_size_is_named(tmp_path, name):
+    save(tmp_path / "c", *run_of())
+    file = tmp_path / "c" / f"{name}.safetensors"
+    file.write_bytes(b"\xff" * file.stat().st_size)
+    with pytest.raises(ValueError, match=f"{name}.safetensors is damaged"):
+        load(tmp_path / "c", *run_of())
+
+
+def test_state_of_another_optimizer_is_refused(tmp_path):
+    save(tmp_path / "c", *run_of())
+    model, optimizer, *_ = run_of(optimizer="sgd")
+    with pytest.raises(ValueError, match="the state of AdamW, which SGD cannot take over"):
+        load(tmp_path / "c", model, optimizer)
+    with pytest.raises(TypeError, match=r"the optimizer is a str; a torch\.optim\.Optimizer is needed"):
+        load(tmp_path / "c", model, ["adam"])
+
+
+def test_a_folder_that_is_no_checkpoint_is_said(tmp_path):
+    with pytest.raises(ValueError, match=r"is no checkpoint: it has no checkpoint\.json"):
+        load(tmp_path, Net())

@@ -1,3 +1,4 @@
+import copy
 import gc
 import weakref
 
@@ -7,7 +8,7 @@ from torch import nn
 
 from inrank import InRankConfig, InRankEfficientLinear, InRankLinear
 from inrank.layers import InRankEfficientConv2d
-from inrank.optimizer_state import apply_factor_change, check_optimizer_state, unwrapped_optimizer
+from inrank.optimizer_state import apply_factor_change, check_optimizer_state, check_owned, unwrapped_optimizer
 
 torch.set_num_threads(1)
 
@@ -285,6 +286,44 @@ def test_state_that_does_not_fit_is_an_error():
     optimizer.state[layer.u]["momentum_buffer"] = torch.zeros(12, 2, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"shape \(12, 2\) does not fit u of shape \(12, 8\), which had 5 directions"):
         apply_factor_change(optimizer, layer, layer.resize(6))
+
+
+@pytest.mark.parametrize(("kind", "key"), [(torch.optim.Adam, "exp_avg"), (torch.optim.Adam, "exp_avg_sq")])
+@pytest.mark.parametrize("factor", ["u", "v"])
+def test_adam_would_step_elsewhere_if_a_carried_moment_were_off(kind, key, factor):
+    """Growth leaves the trajectory of the kept directions as it is; a moment that is off by 1e-6 does not."""
+
+    def grown(perturbation):
+        layer = make()
+        optimizer = kind([layer.u, layer.v], lr=1e-3)
+        train(layer, optimizer, 3)
+        plain = copy.deepcopy((layer, optimizer))
+        apply_factor_change(optimizer, layer, layer.resize(6))
+        optimizer.state[getattr(layer, factor)][key].mul_(1 + perturbation)
+        train(layer, optimizer, 1)
+        return layer, train_copy(plain)
+
+    def train_copy(plain):
+        layer, optimizer = plain
+        train(layer, optimizer, 1)
+        return layer
+
+    def assert_same(pair):
+        layer, plain = pair
+        torch.testing.assert_close(layer.u[:, :5], plain.u[:, :5], rtol=1e-13, atol=1e-14)
+        torch.testing.assert_close(layer.v[:5], plain.v[:5], rtol=1e-13, atol=1e-14)
+
+    assert_same(grown(0.0))
+    with pytest.raises(AssertionError, match="not close"):
+        assert_same(grown(1e-6))
+
+
+def test_a_frozen_factor_that_may_grow_is_explained():
+    layer = make()
+    layer.u.requires_grad_(False)
+    optimizer = torch.optim.SGD([layer.v])
+    with pytest.raises(ValueError, match=r"factor u is frozen .* set growing = False"):
+        check_owned([optimizer], {"fc": layer})
 
 
 def test_grouped_factors_are_carried_by_each_groups_map():

@@ -142,6 +142,45 @@ def test_rank_zero() -> None:
     _train(model, optimizer)
 
 
+def test_factors_of_several_optimizers() -> None:
+    model = _model(spectrum="product")
+    layers = low_rank_layers(model).values()
+    biases = [p for p in model.parameters() if p.ndim == 1]
+    halves = [
+        torch.optim.Adam([layer.u for layer in layers], lr=1e-3),
+        torch.optim.Adam([*(layer.v for layer in layers), *biases], lr=1e-3),
+    ]
+    for half in halves:
+        _train(model, half, 2)
+    finalize(model, halves)
+    for layer in layers:
+        assert halves[0].state[layer.u]["exp_avg"].shape == layer.u.shape == (layer.rows, 3)
+        assert halves[1].state[layer.v]["exp_avg"].shape == layer.v.shape
+
+
+def test_what_cannot_be_finalized_is_said_before_anything_changes() -> None:
+    with pytest.raises(ValueError, match="no low-rank layer to finalize"):
+        finalize(nn.Linear(3, 3))
+    model = _model(spectrum="product")
+    with pytest.raises(ValueError, match="layer 0: its factor u is not among the optimizer's parameters"):
+        finalize(model, torch.optim.SGD([nn.Parameter(torch.ones(1))]))
+    with pytest.raises(TypeError, match=r"the optimizer is a dict; a torch\.optim\.Optimizer is needed"):
+        finalize(model, [{}])  # type: ignore[list-item]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.state[low_rank_layers(model)["2"].v]["odd"] = torch.zeros(3)
+    with pytest.raises(TypeError, match="layer 2: SGD stores 'odd' for v"):
+        finalize(model, optimizer)
+    assert all(layer.growing and layer.buffer == 4 for layer in low_rank_layers(model).values())
+
+
+def test_frozen_layers_need_no_optimizer() -> None:
+    model = _model(spectrum="product")
+    first = low_rank_layers(model)["0"].requires_grad_(False)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad])
+    assert len(finalize(model, optimizer).layers) == 2
+    assert first.active == 3
+
+
 def test_not_finite_names_the_layer() -> None:
     model = _model()
     low_rank_layers(model)["2"].u.data[0, 0] = float("inf")

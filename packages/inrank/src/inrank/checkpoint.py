@@ -13,9 +13,6 @@ renames that replace an older checkpoint leaves that one, which `load` then take
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,11 +20,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from inrank._files import sync_folder, write_synced
+from inrank.checkpoint_files import (
+    FORMAT,
+    INDEX,
+    damage_named,
+    intact_folder,
+    read_index,
+    read_tensors,
+    write_folder,
+)
 from inrank.controller import RankController
 from inrank.distributed import is_first_process, process_count
 from inrank.distributed import unwrapped_model as unwrap
@@ -36,13 +40,10 @@ from inrank.matching import plain_name
 from inrank.optimizer_state import unwrapped_optimizer
 from inrank.random_state import gather_random_states, unpack_random_state
 from inrank.rank_report import check_ranks
-from inrank.state_tree import decode, encode, saved_tensor
+from inrank.state_tree import decode, encode
 from inrank.wrapping import low_rank_layers
 
 __all__ = ["adopt_layers", "describe_layers", "latest", "load", "restore_ranks", "save"]
-
-_FORMAT = "inrank checkpoint 1"
-_INDEX = "checkpoint.json"
 
 
 def save(
@@ -77,12 +78,16 @@ def save(
     names = {id(p): plain_name(name) for name, p in unwrap(model).named_parameters()}
     optimizers = _optimizers(optimizer)
     index: dict[str, Any] = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "steps": None if controller is None else controller.steps,
         "layers": describe_layers(model),
         "aliases": aliases,
         "optimizers": [
-            {"parameters": _parameter_names(each, names), "state": encode(each.state_dict(), f"optimizer{i}", tensors)}
+            {
+                "type": type(each).__name__,
+                "parameters": _parameter_names(each, names),
+                "state": encode(each.state_dict(), f"optimizer{i}", tensors),
+            }
             for i, each in enumerate(optimizers)
         ],
         "controller": None if controller is None else controller.state_dict(),
@@ -92,7 +97,7 @@ def save(
     }
     generators = gather_random_states()
     if is_first_process():
-        _write(folder, index, weights, tensors, generators)
+        write_folder(folder, index, weights, tensors, generators)
     if process_count() > 1:
         dist.barrier()
     return folder
@@ -126,10 +131,10 @@ def load(
         FileNotFoundError: If there is no checkpoint.
         ValueError: If it is damaged, or layers, tensors or parameters are not those of the model; lists them.
     """
-    source, index = _intact(Path(folder))
+    source, index = intact_folder(Path(folder))
     adopt_layers(model, index["layers"], adapt=adapt_ranks)
-    _load_weights(unwrap(model), load_file(source / "model.safetensors"), index["aliases"])
-    tensors = load_file(source / "state.safetensors")
+    _load_weights(unwrap(model), read_tensors(source / "model.safetensors"), index["aliases"])
+    tensors = read_tensors(source / "state.safetensors")
     names = {id(p): plain_name(name) for name, p in unwrap(model).named_parameters()}
     optimizers = _optimizers(optimizer)
     if optimizers and len(optimizers) != len(index["optimizers"]):
@@ -146,7 +151,8 @@ def load(
     if generators:
         own = source / f"rng-{dist.get_rank() if process_count() > 1 else 0}.safetensors"
         if own.exists():
-            unpack_random_state(own.read_bytes())
+            with damage_named(own):
+                unpack_random_state(own.read_bytes())
         else:
             warnings.warn(
                 f"{source} was saved by {index['processes']} processes and has no generator states for this one of "
@@ -163,19 +169,19 @@ def restore_ranks(folder: str | Path, model: nn.Module) -> None:
         FileNotFoundError: If there is no checkpoint.
         ValueError: If it is damaged or the layers are others.
     """
-    adopt_layers(model, _intact(Path(folder))[1]["layers"])
+    adopt_layers(model, intact_folder(Path(folder))[1]["layers"])
 
 
 def latest(root: str | Path) -> Path | None:
     """The intact checkpoint among a folder's subfolders that has the most steps; None if there is none."""
     found = []
     for folder in Path(root).iterdir() if Path(root).is_dir() else ():
-        if folder.is_dir() and (folder / _INDEX).exists():
+        if folder.is_dir() and (folder / INDEX).exists():
             try:
-                index = _read_index(folder)
+                index = read_index(folder)
             except ValueError:
                 continue
-            found.append((index["steps"] or 0, (folder / _INDEX).stat().st_mtime_ns, folder))
+            found.append((index["steps"] or 0, (folder / INDEX).stat().st_mtime_ns, folder))
     return max(found)[2] if found else None
 
 
@@ -277,6 +283,9 @@ def _load_weights(model: nn.Module, saved: dict[str, Tensor], aliases: Mapping[s
 
 def _optimizers(optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
     given = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    for each in given:
+        if not isinstance(each, Optimizer):
+            raise TypeError(f"the optimizer is a {type(each).__name__}; a torch.optim.Optimizer is needed")
     return [unwrapped_optimizer(each) for each in given]
 
 
@@ -288,6 +297,9 @@ def _parameter_names(optimizer: Optimizer, names: Mapping[int, str]) -> list[str
 def _load_optimizer(
     optimizer: Optimizer, saved: Mapping[str, Any], names: Mapping[int, str], tensors: dict[str, Tensor]
 ) -> None:
+    kind = type(optimizer).__name__
+    if kind != saved["type"]:
+        raise ValueError(f"the checkpoint has the state of {saved['type']}, which {kind} cannot take over")
     own = _parameter_names(optimizer, names)
     if own != saved["parameters"]:
         pairs = zip([*saved["parameters"], *["-"] * len(own)], [*own, *["-"] * len(saved["parameters"])], strict=False)
@@ -311,67 +323,3 @@ def _load_optimizer(
                 optimizer.state[parameter][key] = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
             elif optimizer.state[parameter][key].dtype != value.dtype:  # torch casts it to the parameter's type
                 optimizer.state[parameter][key] = value.to(parameter.device)
-
-
-# -- files -------------------------------------------------------------------------------------------------------
-
-
-def _write(
-    folder: Path, index: dict[str, Any], weights: dict[str, Tensor], tensors: dict[str, Tensor], generators: list[bytes]
-) -> None:
-    if folder.exists() and not (folder / _INDEX).exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} exists and is no checkpoint; give another name or remove it")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary, previous = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.previous")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    for name, content in (("model", weights), ("state", tensors)):
-        path = temporary / f"{name}.safetensors"
-        save_file({key: saved_tensor(value) for key, value in content.items()}, path)
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())
-    for rank, blob in enumerate(generators):
-        write_synced(temporary / f"rng-{rank}.safetensors", blob)
-    index["files"] = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
-    write_synced(temporary / _INDEX, json.dumps(index, indent=1).encode())
-    sync_folder(temporary)
-    if folder.exists():
-        shutil.rmtree(previous, ignore_errors=True)
-        os.rename(folder, previous)
-    os.rename(temporary, folder)
-    sync_folder(folder.parent)
-    shutil.rmtree(previous, ignore_errors=True)
-
-
-def _read_index(folder: Path) -> dict[str, Any]:
-    """The index of a checkpoint whose files are all there, whole.
-
-    Raises:
-        ValueError: If not.
-    """
-    try:
-        index = json.loads((folder / _INDEX).read_bytes())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{folder / _INDEX} cannot be read: {error}") from error
-    if not isinstance(index, dict) or index.get("format") != _FORMAT:
-        raise ValueError(f"{folder / _INDEX} is not of the format {_FORMAT!r}")
-    for name, size in index["files"].items():
-        path = folder / name
-        if not path.exists() or path.stat().st_size != size:
-            there = f"has {path.stat().st_size}" if path.exists() else "is missing"
-            raise ValueError(f"checkpoint {folder} is damaged: {name} should have {size} bytes and {there}")
-    return index
-
-
-def _intact(folder: Path) -> tuple[Path, dict[str, Any]]:
-    previous = folder.with_name(f".{folder.name}.previous")
-    if not folder.exists() and not previous.exists():
-        raise FileNotFoundError(f"there is no checkpoint {folder}")
-    try:
-        if folder.exists():
-            return folder, _read_index(folder)
-    except ValueError as error:
-        if not previous.exists():
-            raise
-        warnings.warn(f"{error}; the one before it is taken", stacklevel=3)
-    return previous, _read_index(previous)

@@ -67,10 +67,19 @@ def check_owned(
     """
     if not optimizers:
         return
+    for each in optimizers:
+        if not isinstance(each, Optimizer):
+            raise TypeError(f"the optimizer is a {type(each).__name__}; a torch.optim.Optimizer is needed")
     owned = {id(p) for each in optimizers for group in each.param_groups for p in group["params"]}
     for name, layer in layers.items():
         for factor in ("u", "v"):
-            if id(getattr(layer, factor)) not in owned:
+            parameter = getattr(layer, factor)
+            if id(parameter) not in owned and not parameter.requires_grad:
+                raise error(
+                    f"layer {name}: its factor {factor} is frozen (requires_grad=False) and in no optimizer, but its "
+                    "rank may change: set growing = False on the layer, or let it train"
+                )
+            if id(parameter) not in owned:
                 raise error(
                     f"layer {name}: its factor {factor} is not among the optimizer's parameters; make the optimizer "
                     "after inrank.wrap (and after FSDP2's fully_shard), and do not replace parameters"

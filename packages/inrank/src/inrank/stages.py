@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from torch.optim import Optimizer
 
 from inrank.layers import FactorChange, LowRankLayer
 from inrank.layers.sharding import is_sharded
+from inrank.optimizer_state import apply_factor_change, check_optimizer_state, check_owned
 from inrank.spectrum import product_singular_values
 from inrank.wrapping import low_rank_layers
 
@@ -72,7 +74,11 @@ class FinalizeReport:
 
 @torch.no_grad()
 def finalize(
-    model: nn.Module, optimizer: Optimizer | None = None, *, buffer: int | None = None, release: bool = True
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    *,
+    buffer: int | None = None,
+    release: bool = True,
 ) -> FinalizeReport:
     """Begin stage 2: ranks stay as they are, factors are balanced, the buffer is dropped.
 
@@ -80,7 +86,7 @@ def finalize(
 
     Args:
         model: With low-rank layers.
-        optimizer: Its moments are carried into the new basis; None if there is none yet.
+        optimizer: Its moments are carried into the new basis; one or several; None if there is none yet.
         buffer: Directions that are kept beyond the rank. Default: none where the rank is that of U V; all of them
             where it is that of the update D = U V - U_0 V_0 (efficient mode with ``spectrum="update"``): there
             U V, the whole weight, has more directions than D, and cutting it to D's rank would cut the start away.
@@ -91,9 +97,13 @@ def finalize(
         What was dropped, and by how much each layer's output may change.
 
     Raises:
-        ValueError: If tensors would shrink and the model is inside DDP or sharded.
+        ValueError: If there is no low-rank layer, a factor is in no optimizer, or tensors would shrink and the model
+            is inside DDP or sharded.
+        TypeError: If the optimizer stores what cannot be carried.
         FloatingPointError: If a factor is not finite; names the layer. Layers before it are done already.
     """
+    if not low_rank_layers(model):
+        raise ValueError("the model has no low-rank layer to finalize; inrank.wrap(model) makes them")
     layers = {name: layer for name, layer in low_rank_layers(model).items() if layer.growing or layer.buffer}
     shrinks = any(release or layer.config.storage == "resize" for layer in layers.values())
     if shrinks and _is_distributed(model):
@@ -101,14 +111,17 @@ def finalize(
             "tensors cannot shrink inside DDP or FSDP; call finalize(..., release=False) on layers with "
             'storage="reserve", or finalize the bare model and make DDP or FSDP anew'
         )
+    optimizers = () if optimizer is None else (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
+    check_owned(optimizers, {name: layer for name, layer in layers.items() if layer.u.requires_grad})
+    for layer in layers.values():
+        for each in optimizers:
+            check_optimizer_state(each, layer)
     done = []
     for name, layer in layers.items():
         truncation, change = _finalize_layer(name, layer, buffer, release)
         done.append(truncation)
-        if optimizer is not None:
-            from inrank.optimizer_state import apply_factor_change
-
-            apply_factor_change(optimizer, layer, change)
+        for each in optimizers:
+            apply_factor_change(each, layer, change)
     return FinalizeReport(tuple(done))
 
 
