@@ -85,9 +85,15 @@ def test_squares_neither_overflow_nor_underflow(scale: float) -> None:
 
 def test_no_float32_where_the_user_allows_rounder_products() -> None:
     rows = _rows("gauss", 20, 50).float()
-    assert gram_factor(rows).dtype == torch.float32
-    torch.set_float32_matmul_precision("medium")
+    setting = torch.backends.mkldnn.matmul
+    before = setting.fp32_precision
     try:
+        assert gram_factor(rows).dtype == torch.float32
+        torch.set_float32_matmul_precision("medium")
+        assert gram_factor(rows).dtype == torch.float64
+        torch.set_float32_matmul_precision("highest")
+        assert gram_factor(rows).dtype == torch.float32
+        setting.fp32_precision = "bf16"  # the newer way to say so, after which the older cannot be asked
         assert gram_factor(rows).dtype == torch.float64
     finally:
-        torch.set_float32_matmul_precision("highest")
+        setting.fp32_precision = before

@@ -51,7 +51,8 @@ def gram_factor(rows: Tensor, tolerance: float = 1e-6) -> Tensor:
         dependent rows.
     """
     if rows.dtype == torch.float32:
-        if rows.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest":
+        rounding = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]  # made at import
+        if rows.device.type == "cpu" and rounding in ("none", "ieee"):
             factor = _single(rows, (_DELTA / tolerance) ** 2)
             if factor is not None:
                 return factor
