@@ -45,10 +45,8 @@ def explained_variance_ratio(s: Tensor, k: int | None = None) -> Tensor:
     Raises:
         ValueError: If k is not in 0..N.
     """
-    s = _spectrum(s)
+    s = _spectrum(s, k)
     n = s.shape[-1]
-    if k is not None and not 0 <= k <= n:
-        raise ValueError(f"k is {k}; the spectrum has {n} values, so k must be in 0..{n}")
     s = s / torch.where(s[..., :1] == 0, 1.0, s[..., :1])
     # N Var of k zeros and the tail, about the mean of the whole spectrum: no cancellation where values are alike
     kept = torch.arange(n + 1, device=s.device)
@@ -79,10 +77,7 @@ def energy_ratio(s: Tensor, k: int | None = None) -> Tensor:
     Raises:
         ValueError: If k is not in 0..N.
     """
-    s = _spectrum(s)
-    n = s.shape[-1]
-    if k is not None and not 0 <= k <= n:
-        raise ValueError(f"k is {k}; the spectrum has {n} values, so k must be in 0..{n}")
+    s = _spectrum(s, k)
     scaled = s / torch.where(s[..., :1] == 0, 1.0, s[..., :1])
     head = torch.cat([torch.zeros_like(s[..., :1]), scaled.square().cumsum(-1)], -1)
     total = head[..., -1:]
@@ -177,10 +172,12 @@ def official_rank(s: Tensor, rank: int, buffer: int, largest: int, threshold: fl
     return next((k for k in candidates if float(ratios[k]) > threshold), candidates[-1])
 
 
-def _spectrum(s: Tensor) -> Tensor:
-    """Checked, in float64: squares of small float32 values underflow."""
+def _spectrum(s: Tensor, k: int | None = None) -> Tensor:
+    """Checked, as is a number of its values, and in float64: squares of small float32 values underflow."""
     if s.ndim == 0 or s.shape[-1] == 0:
         raise ValueError(f"a spectrum has shape (..., N) with N >= 1; given {tuple(s.shape)}")
+    if k is not None and not 0 <= k <= s.shape[-1]:
+        raise ValueError(f"k is {k}; the spectrum has {s.shape[-1]} values, so k must be in 0..{s.shape[-1]}")
     s = s.detach().to(torch.float64)
     if not bool(torch.isfinite(s).all()):
         raise FloatingPointError("the spectrum holds values that are not finite")

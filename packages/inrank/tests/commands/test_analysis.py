@@ -107,7 +107,9 @@ def test_spectrum_of_digits(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("theory", "--gain", "0"), "a has the value 0.0"),
+        (("theory", "--gain", "0"), "--gain is 0.0; a gain must be positive"),
+        (("spectrum", "--threshold", "0.5"), "--threshold are for two checkpoints"),
+        (("spectrum", "--include", "fc"), "--include, --top and --threshold are for two checkpoints"),
         (("null-model", "tiny"), "shape 'tiny' is not known"),
         (("null-model", "30x40"), "no room for rank 2 + buffer 100"),
         (("null-model", "--threshold", "2"), "threshold is 2.0"),

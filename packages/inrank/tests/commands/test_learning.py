@@ -91,6 +91,32 @@ def test_bad_input_exits_2(invoke, tmp_path, arguments, said):
     assert (result.exit_code, said in result.output) == (2, True), result.output
 
 
+@pytest.mark.parametrize("command", ["train", "merge", "report", "theory"])
+def test_a_file_in_the_place_of_the_folder_exits_2(run, invoke, tmp_path, command):
+    (tmp_path / "file").write_text("")
+    result = invoke(command, *([run] if command in ("merge", "report") else []), "--out", tmp_path / "file")
+    assert (result.exit_code, "Invalid value for '--out'" in result.output) == (2, True), result.output
+
+
+def test_merge_into_the_run_itself_exits_2(run, invoke):
+    result = invoke("merge", run, "--out", run)
+    assert (result.exit_code, "holds a training run" in result.output) == (2, True), result.output
+    assert not (run / "model").exists()
+
+
+def test_what_there_is_nothing_to_do_for_is_said(run, invoke, settings, prose, tmp_path):
+    assert "is at its end, after 6 steps" in invoke("resume", run).stderr
+    full = ("train", "--text", prose, *settings, "--method", "full-rank", "--out", tmp_path / "full")
+    assert invoke(*full).exit_code == 0
+    result = invoke("merge", tmp_path / "full", "--out", tmp_path / "merged")
+    assert (result.exit_code, "has no low-rank layers" in result.stderr) == (0, True), result.output
+
+
+def test_galore_says_that_it_cannot_be_resumed(invoke, settings, prose, tmp_path):
+    result = invoke("train", "--text", prose, *settings, "--method", "galore", "--out", tmp_path / "g")
+    assert "a galore run that is stopped cannot be resumed" in result.stderr
+
+
 def test_failure_exits_1(invoke, settings, prose, tmp_path):
     result = invoke("train", "--text", prose, *settings, "--set", "optimizer.learning_rate=1e18", "--out", tmp_path)
     assert result.exit_code == 1
@@ -102,3 +128,18 @@ def test_help_has_an_example(invoke, command):
     result = invoke(command, "--help")
     assert result.exit_code == 0
     assert f"Example: inrank {command}" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("compare", "may be repeated [default: all]"),
+        ("compare", "comparison-*.md"),
+        ("report", "[default: the run's]"),
+        ("spectrum", "[default: both]"),
+        ("null-model", "[default: the first three]"),
+    ],
+)
+def test_help_shows_what_is_in_brackets(invoke, command, said):
+    words = " ".join(invoke(command, "--help").stdout.replace("│", " ").split())
+    assert said in words

@@ -58,12 +58,19 @@ def test_wikitext_has_its_real_validation_split(tmp_path):
     assert corpus.read_wikitext(tmp_path, "test") == " = test = \n"
 
 
+def _latin(folder):
+    file = folder / "latin.txt"
+    file.write_bytes("caf\xe9 noir".encode("latin-1"))
+    return file
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
         (lambda p: corpus.load("valid"), ValueError, "train, validation, test, got 'valid'"),
         (lambda p: corpus.read_texts([p / "no"], "train"), FileNotFoundError, "no text at"),
         (lambda p: corpus.read_texts([p], "train"), ValueError, "no text in"),
+        (lambda p: corpus.read_texts([_latin(p)], "train"), ValueError, r"latin\.txt is not UTF-8 text \(byte 3: "),
         (lambda p: corpus.read_texts([p], "test"), ValueError, "got 'test'"),
         (lambda p: corpus.read_texts([p], "train", 1.0), ValueError, r"validation must be in \(0, 1\), got 1.0"),
         (lambda p: corpus.read_wikitext(p, "train"), FileNotFoundError, "no wiki.train.raw"),

@@ -49,7 +49,9 @@ def test_long_and_empty_prompts(model):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"temperature": -1.0}, "temperature must not be negative, got -1.0"),
+        ({"temperature": -1.0}, "temperature must not be negative, nor nan or inf, got -1.0"),
+        ({"temperature": float("nan")}, "temperature must not be negative, nor nan or inf, got nan"),
+        ({"temperature": float("inf")}, "got inf"),
         ({"top_k": -1}, "top_k must not be negative, got -1"),
         ({"tokens": -1}, "tokens must not be negative, got -1"),
     ],

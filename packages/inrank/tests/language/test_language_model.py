@@ -45,6 +45,24 @@ def test_merged_model_computes_the_same(run, tmp_path):
     assert again.loss(text) == pytest.approx(before, rel=1e-5)
 
 
+def test_a_models_files_do_not_hide_a_runs(run):
+    folder, _ = run
+    with pytest.raises(ValueError, match="holds a training run; save the model in a folder of its own"):
+        LanguageModel.from_pretrained(folder).merge().save_pretrained(folder)
+    assert not LanguageModel.from_pretrained(folder).merged
+
+
+def test_neither_a_folder_nor_on_the_hub(monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+
+    def offline(name):
+        raise hub.errors.LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr(hub, "snapshot_download", offline)
+    with pytest.raises(FileNotFoundError, match=r"no folder runs/tiny here, and as a hub id .* no connection"):
+        LanguageModel.from_pretrained("runs/tiny")
+
+
 def test_missing_models(tmp_path, small, texts):
     with pytest.raises(FileNotFoundError, match="no run in"):
         LanguageModel.from_pretrained(tmp_path)

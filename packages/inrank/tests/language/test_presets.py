@@ -37,6 +37,17 @@ def test_overrides():
     assert (config.inrank.mode, config.data.tokenizer) == ("full", "bpe")
 
 
+@pytest.mark.parametrize("preset", preset_names())
+def test_w0_kept_starts_at_zero_whatever_the_presets_factors(preset):
+    config = load_config(preset, ["method.name = 'inrank-full'"])
+    assert (config.inrank.mode, config.inrank.resolved_init, config.inrank.init_scale) == ("full", "zero", 1.0)
+    assert not config.inrank.strict
+    assert load_config(preset).inrank.resolved_init != "zero"
+    # what is asked for is done, wherever it stands
+    asked = load_config(preset, ["inrank.init=orthogonal", "method.name=inrank-full", "inrank.init_scale=0.5"])
+    assert (asked.inrank.init, asked.inrank.init_scale) == ("orthogonal", 0.5)
+
+
 def test_files(tmp_path):
     (tmp_path / "mine.toml").write_text("[model]\nwidth = 64\n")
     assert load_config(tmp_path / "mine.toml").model.width == 64

@@ -1,5 +1,6 @@
 """The trainer: every method learns, a killed run goes on bit for bit, and what is not finite stops it."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -258,6 +259,35 @@ def test_hugging_face_model_is_trained(small, texts):
     assert {name.split("h.0.")[1] for name in trainer.ranks()} == {
         "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj",
     }  # fmt: skip
+
+
+def test_text_that_is_too_short_is_named(small, texts):
+    short = dataclasses.replace(texts, validation=texts.validation[:5])
+    with pytest.raises(ValueError, match=r"validation split: the text has 5 tokens, .* \(data.validation is the part"):
+        Trainer(small(), texts=short)
+    with pytest.raises(ValueError, match="training split: the text has 5 tokens"):
+        Trainer(small(), texts=dataclasses.replace(texts, train=texts.train[:5]))
+
+
+def test_damaged_files_of_a_run_are_named(small, texts, tmp_path):
+    trainer = Trainer(small(), tmp_path, texts)
+    trainer.run(until=1)
+    trainer.save()
+    (tmp_path / "log.jsonl").write_text('{"step": 0')
+    with pytest.raises(ValueError, match=r"log\.jsonl is damaged"):
+        Trainer(small(), tmp_path, texts).resume()
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json is damaged"):
+        Trainer(small(), tmp_path, texts)
+
+
+def test_galore_cannot_be_resumed_and_says_so(small, texts, tmp_path):
+    trainer = Trainer(small(), tmp_path, texts)
+    trainer.config = dataclasses.replace(
+        trainer.config, method=dataclasses.replace(trainer.config.method, name="galore")
+    )
+    with pytest.raises(ValueError, match=r"a galore run cannot be resumed: .* train it anew, with another --out"):
+        trainer.resume()
 
 
 def test_galore_without_its_package_says_so(small, texts):

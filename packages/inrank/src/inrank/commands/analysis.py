@@ -25,6 +25,7 @@ Threshold = Annotated[float, typer.Option("--threshold", help="Explained ratio, 
 
 _THEORY_TOLERANCE = 1e-6
 _MEGABYTE = 1e6
+_SHARE = 0.9  # of the energy: what counts as explained when networks learn digits
 
 
 @guarded
@@ -50,6 +51,9 @@ def theory(
     from inrank.theory import check as compare
 
     gains = tuple(sorted(gain or (0.1, 0.3, 1.0)))
+    for value in gains:
+        if not 0 < value < math.inf:
+            raise BadInput(f"--gain is {value}; a gain must be positive and finite")
     target = (10.0, 7.0, 5.0, 3.0, 2.0)
     size, end = 20, 4.0
     with stage("gradient flow"):
@@ -271,6 +275,8 @@ def spectrum(
     if checkpoints:
         _between(checkpoints[0], checkpoints[1], include, top, threshold, seed, out, as_json)
         return
+    if include or top is not None or threshold != _SHARE:
+        raise BadInput("--include, --top and --threshold are for two checkpoints, and none were given")
     from inrank.experiments import NETWORKS, OPTIMIZERS, read_digits, track_digits
     from inrank.plotting import save_figure, spectrum_figure
 
@@ -297,7 +303,7 @@ def spectrum(
         for c in run.layers
         if c.full_rank > 10
     ]
-    result = {"threshold": 0.9, "steps": steps, "seed": seed, "runs": [_plain_run(run) for run in runs]}
+    result = {"threshold": _SHARE, "steps": steps, "seed": seed, "runs": [_plain_run(run) for run in runs]}
     show(
         result,
         as_json,

@@ -21,7 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for what is written.")]
+Out = Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder for what is written.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result.")]
 
 

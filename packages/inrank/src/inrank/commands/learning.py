@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inrank.commands.console import AsJson, BadInput, Out, guarded, progress, show
+from inrank.commands.console import AsJson, BadInput, Out, guarded, notice, progress, show
 
 if TYPE_CHECKING:
     from inrank.language.training import Trainer
@@ -40,7 +40,7 @@ def train(
     out: Out = Path("out/train"),
     as_json: AsJson = False,
 ) -> None:
-    """Train a language model; a killed run goes on exactly with `inrank resume`.
+    """Train a language model; a killed run goes on exactly with `inrank resume` (but for the method galore).
 
     The folder gets config.json, log.jsonl and checkpoints. Every setting of the preset can be changed with --set; an
     unknown key is an error that names the nearest one. The GPT-2 presets are the paper's recipe on WikiText-103, which
@@ -53,14 +53,14 @@ def train(
     from inrank.language.training import Trainer
 
     changes = [] if method is None else [f"method.name={method}"]
-    if method == "inrank-full":  # a preset's start is that of U V as the whole weight; beside W_0 it is zero
-        changes += ["inrank.init=zero", "inrank.init_scale=1.0"]
     changes += settings or []
     if text:
         changes += ["data.source=text", f"data.path={json.dumps([str(path) for path in text])}"]
     config = load_config(preset, changes)
     if RunFolder(out).latest() is not None:
         raise BadInput(f"{out} holds a run already: go on with `inrank resume {out}`, or choose another --out")
+    if config.method.name == "galore":
+        notice("the state of galore-torch cannot be saved: a galore run that is stopped cannot be resumed")
     with progress(f"training ({config.method.name})", 1.0) as done:
         trainer = Trainer(config, out, report=lambda part, line: done(part))
         trainer.run()
@@ -80,6 +80,8 @@ def resume(run: Run, as_json: AsJson = False) -> None:
     with progress(f"training ({config.method.name})", 1.0) as done:
         trainer = Trainer(config, run, report=lambda part, line: done(part))
         trainer.resume()
+        if trainer.progress >= 1.0:
+            notice(f"{run} is at its end, after {trainer.counters.step} steps: nothing is left to train")
         trainer.run()
     _show_trained(trainer, run, as_json)
 
@@ -129,8 +131,8 @@ def compare(
 
     Full rank, InRank-Efficient, the same by the official release's rules, InRank with W_0 kept, and, at the mean rank
     that InRank-Efficient found: fixed rank, LoRA from scratch and GaLore (where galore-torch is installed). Beside each
-    rank stands the one that the same rule finds without training. Writes comparison-*.md, runs-*.json, result.json and
-    figures.
+    rank stands the one that the same rule finds without training. Writes `comparison-*.md`, `runs-*.json`, result.json
+    and figures.
 
     Example: inrank compare --preset tiny --seeds 3 --jobs 2 --out out/compare
     """
@@ -187,7 +189,9 @@ def generate(
 @guarded
 def report(
     run: Run,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the report [default: the run's].")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", file_okay=False, help="Folder of the report [default: the run's].")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """What a run has come to: losses, ranks and the null model's beside them; as report.md with figures.
@@ -223,9 +227,12 @@ def merge(
     """
     from inrank.language.gpt import parameter_count
     from inrank.language.language_model import LanguageModel
+    from inrank.wrapping import low_rank_layers
 
     opened = LanguageModel.from_pretrained(model)
     before = parameter_count(opened.model)
+    if not low_rank_layers(opened.model):
+        notice(f"{model} has no low-rank layers; it is saved as it is")
     opened.merge().save_pretrained(out)
     result = {"model": model, "parameters_before": before, "parameters": parameter_count(opened.model)}
     show(result, as_json, title="Merged", files=sorted(path for path in out.rglob("*") if path.is_file()))

@@ -83,7 +83,7 @@ def read_texts(paths: Sequence[str | Path], split: str, validation: float = 0.05
         validation: Part of the characters, from the end, that is not trained on.
 
     Raises:
-        ValueError: There is no text, or the split or the fraction is not possible.
+        ValueError: There is no text, a file is not UTF-8, or the split or the fraction is not possible.
         FileNotFoundError: A path does not exist.
     """
     if split not in ("train", "validation"):
@@ -95,7 +95,7 @@ def read_texts(paths: Sequence[str | Path], split: str, validation: float = 0.05
         if not path.exists():
             raise FileNotFoundError(f"no text at {path}: expected a file, or a folder of .txt files")
         files += sorted(path.glob("*.txt")) if path.is_dir() else [path]
-    text = _SEPARATOR.join(file.read_text(encoding="utf-8") for file in files)
+    text = _SEPARATOR.join(map(_utf8, files))
     if not text.strip():
         raise ValueError(f"no text in {', '.join(map(str, paths))}: expected UTF-8 files that are not empty")
     cut = int(len(text) * (1 - validation))
@@ -119,7 +119,7 @@ def read_wikitext(folder: str | Path, split: str) -> str:
     name = f"wiki.{_WIKITEXT[_known(split)]}.raw"
     for candidate in (Path(folder) / name, Path(folder) / f"{name}.txt"):
         if candidate.is_file():
-            return candidate.read_text(encoding="utf-8")
+            return _utf8(candidate)
     raise FileNotFoundError(f"no {name} in {folder}: unpack wikitext-103-raw-v1 there (nothing is downloaded)")
 
 
@@ -145,6 +145,13 @@ def pack(package: str | Path) -> bytes:
     # Prose packs best with more context for literals and without alignment.
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
     return lzma.compress("".join(lines).encode("utf-8"), filters=filters)
+
+
+def _utf8(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 text (byte {error.start}: {error.reason}); convert it") from error
 
 
 def _known(split: str) -> str:

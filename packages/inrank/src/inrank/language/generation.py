@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -23,11 +25,11 @@ def sample_token(
         generator: Of the draw, on the CPU.
 
     Raises:
-        ValueError: Temperature or top_k is negative.
+        ValueError: Temperature or top_k is negative, or temperature is not finite.
         FloatingPointError: Logits are not finite.
     """
-    if temperature < 0:
-        raise ValueError(f"temperature must not be negative, got {temperature}; 0 takes the likeliest token")
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature must not be negative, nor nan or inf, got {temperature}; 0 takes the likeliest")
     if top_k < 0:
         raise ValueError(f"top_k must not be negative, got {top_k}; 0 considers all tokens")
     logits = logits.detach().double().cpu()

@@ -69,8 +69,13 @@ class LanguageModel:
 
         Args:
             folder: Made if need be.
+
+        Raises:
+            ValueError: The folder holds a training run, whose weights these would hide.
         """
         target = RunFolder(folder)
+        if target.latest() is not None:
+            raise ValueError(f"{folder} holds a training run; save the model in a folder of its own")
         target.begin(self.config, self.tokenizer)
         checkpoint.save(target.path / _MODEL, self.model, extra={_MERGED: self.merged})
         write_atomically(target.path / "README.md", self._card().encode())
@@ -145,4 +150,9 @@ def _local(source: str | Path) -> Path:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError as error:
         raise ImportError("a hub id needs huggingface_hub: `pip install 'inrank[transformers]'` has it") from error
-    return Path(snapshot_download(str(source)))
+    try:
+        return Path(snapshot_download(str(source)))
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(
+            f"there is no folder {source} here, and as a hub id it could not be fetched: {error}"
+        ) from error

@@ -7,6 +7,7 @@ names the key; nothing is ignored.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import math
@@ -42,6 +43,9 @@ __all__ = [
 
 METHODS = ("full-rank", "inrank-efficient", "inrank-full", "fixed-rank", "lora", "galore")
 LAYERS = ("mlp", "attention", "all")
+
+# A preset's start is that of U V as the whole weight; beside W_0 it is zero, and the official release has no W_0.
+_BESIDE_W0 = ("inrank.init=zero", "inrank.init_scale=1.0", "inrank.strict=false")
 
 
 class ConfigError(ValueError):
@@ -415,10 +419,14 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 def override(table: Mapping[str, Any] | RunConfig, overrides: Sequence[str]) -> RunConfig:
     """A configuration with some keys set otherwise; see `load_config`.
 
+    A change of method to "inrank-full" also sets `_BESIDE_W0`, where that is not set otherwise.
+
     Raises:
         ConfigError: A key, type or value is wrong.
     """
-    values: dict[str, Any] = table.to_dict() if isinstance(table, RunConfig) else dict(table)
+    values: dict[str, Any] = table.to_dict() if isinstance(table, RunConfig) else copy.deepcopy(dict(table))
+    if any(_words(item) == ("method.name", "inrank-full") for item in overrides):
+        overrides = [*_BESIDE_W0, *overrides]
     for item in overrides:
         key, separator, text = item.partition("=")
         parents, last = key.strip().split(".")[:-1], key.strip().split(".")[-1]
@@ -432,3 +440,9 @@ def override(table: Mapping[str, Any] | RunConfig, overrides: Sequence[str]) -> 
         except tomllib.TOMLDecodeError:
             node[last] = text.strip()
     return RunConfig.from_dict(values)
+
+
+def _words(item: str) -> tuple[str, str]:
+    """Key and bare value of an override."""
+    key, _, value = item.partition("=")
+    return key.strip(), value.strip().strip("\"'")

@@ -56,12 +56,17 @@ class RunFolder:
 
         Raises:
             FileNotFoundError: There is no run in the folder.
+            ValueError: config.json is damaged.
         """
         try:
             text = (self.path / "config.json").read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FileNotFoundError(f"no run in {self.path}: expected a folder that `inrank train` wrote") from error
-        return RunConfig.from_dict(json.loads(text))
+        try:
+            table = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{self.path / 'config.json'} is damaged: {error}") from error
+        return RunConfig.from_dict(table)
 
     def tokenizer(self) -> Tokenizer:
         """The run's tokenizer."""
@@ -75,11 +80,18 @@ class RunFolder:
         write_atomically(self.path / "log.jsonl", text.encode())
 
     def read_log(self, until: int | None = None) -> list[dict[str, Any]]:
-        """The log, up to and with a step; empty if there is none."""
+        """The log, up to and with a step; empty if there is none.
+
+        Raises:
+            ValueError: It is damaged.
+        """
         file = self.path / "log.jsonl"
         if not file.is_file():
             return []
-        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        try:
+            lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        except ValueError as error:
+            raise ValueError(f"{file} is damaged: {error}") from error
         return [line for line in lines if until is None or line["step"] <= until]
 
     # -- checkpoints ---------------------------------------------------------------------------------------------

@@ -102,8 +102,10 @@ class Trainer:
         self.accumulation = config.trainer.accumulation(self.engine.processes)
         texts = texts or Texts.read(config)
         self.tokenizer = texts.tokenizer
-        self.windows = TokenWindows(texts.train, config.model.context, mixed_seed(config.seed, 2))
-        held_out = TokenWindows(texts.validation, config.model.context)
+        with _split_named("training"):
+            self.windows = TokenWindows(texts.train, config.model.context, mixed_seed(config.seed, 2))
+        with _split_named("validation"):
+            held_out = TokenWindows(texts.validation, config.model.context)
         self._validation = held_out.evenly(config.trainer.evaluation_sequences)
         built = assemble(config, self.tokenizer.vocabulary)
         self.model, self.optimizer, self.controller = built.model, built.optimizer, built.controller
@@ -297,7 +299,10 @@ class Trainer:
             ValueError: The run cannot go on exactly.
         """
         if self.config.method.name == "galore":
-            raise ValueError("a galore run cannot be resumed: the state of galore-torch cannot be saved; train it anew")
+            raise ValueError(
+                "a galore run cannot be resumed: the state of galore-torch cannot be saved; "
+                "train it anew, with another --out"
+            )
         counters = self.folder.load(self.model, self.optimizer, self.controller) if self.folder else None
         if counters is None or self.folder is None:
             return False
@@ -305,6 +310,17 @@ class Trainer:
         self.history = self.folder.read_log(until=self.counters.step)
         self._events_logged = len(self.controller.events) if self.controller else 0
         return True
+
+
+@contextmanager
+def _split_named(split: str) -> Iterator[None]:
+    """Turns a ValueError inside into a ConfigError that names the split."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(
+            f"{split} split: {error} (data.validation is the part of local text that is held out)"
+        ) from error
 
 
 @contextmanager
