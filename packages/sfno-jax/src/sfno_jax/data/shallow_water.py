@@ -100,7 +100,7 @@ def generate_trajectories(
             state = solver.integrate(state, spin_up)
         _, later = solver.trajectory(state, count, every)
         part = out[first : first + batch_size]
-        for time, spec in enumerate([state.spec, *later]):
+        for time, spec in enumerate([state.spec, *np.asarray(later)]):  # a JAX array compiles its own unpacking
             part[:, time] = solver.to_grid(spec)[: len(part)]
         if progress is not None:
             progress(min(first + batch_size, n), n)
