@@ -23,7 +23,8 @@ def _stepper(model, optimizer, *batch):
     def step():
         optimizer.zero_grad()
         out = model(*batch)
-        (out if out.ndim == 0 else out.sum()).backward()
+        # the gradient of a plain sum has stride 0, and matrix products copy that inside their kernels
+        (out if out.ndim == 0 else out.square().sum()).backward()
         optimizer.step()
 
     return step
@@ -58,9 +59,7 @@ def test_parts_add_up_to_the_measured_peak(make, kind):
     report = measure_memory(_stepper(model, optimizer, *batch), model, optimizer)
     assert tuple(report.peak) == PARTS
     assert report.counted + report.unexplained == report.measured
-    # where gradients of one input meet (W_0 x + U V x), following keeps the output's gradient an operation longer
-    limit = 0.09 if make is _low_rank else 0.02
-    assert abs(report.unexplained) < limit * report.measured
+    assert abs(report.unexplained) < 0.02 * report.measured
     assert report.activations > 0
     assert report.peak["activations"] <= report.activations
     assert min(report.peak.values()) >= 0
@@ -72,9 +71,13 @@ def test_activations_are_what_is_saved_once_and_without_parameters_and_batch():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     report = measure_memory(_stepper(model, optimizer, torch.ones(10, 16)), model, optimizer)
     # relu's output serves relu's own backward pass and the second layer's: once; the batch was there before
-    assert report.activations == 10 * 32 * 4
+    output = 10 * 8 * 4  # for the backward pass of its square
+    assert report.activations == 10 * 32 * 4 + output
     model[1] = nn.GELU()  # its backward pass needs the input, the second layer its output
-    assert measure_memory(_stepper(model, optimizer, torch.ones(10, 16)), model, optimizer).activations == 20 * 32 * 4
+    assert (
+        measure_memory(_stepper(model, optimizer, torch.ones(10, 16)), model, optimizer).activations
+        == 20 * 32 * 4 + output
+    )
 
 
 def test_a_missing_part_would_be_seen():

@@ -223,15 +223,21 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        self._look()
         result = func(*args, **(kwargs or {}))
-        before = self._now
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self._follow(leaf)
-        if self._now > max(before, self._highest):
+        # Where gradients of one tensor meet, autograd adds in place, but not while a dispatch mode is on: look when the
+        # summand is gone.
+        if func is not torch.ops.aten.add.Tensor or torch._C._current_graph_task_id() == -1:
+            self._look()
+        return result
+
+    def _look(self) -> None:
+        if self._now > self._highest:
             self._highest = self._now
             self._alive_at_peak = dict(self._alive)
-        return result
 
     def _follow(self, tensor: Tensor) -> int | None:
         storage = tensor.untyped_storage()

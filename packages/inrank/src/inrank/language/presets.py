@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import math
 import tomllib
-import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from inrank.config import InRankConfig
+from inrank.language.config_tables import ConfigError, convert_table, named_table, one_of, require
 from inrank.language.gpt import GPTConfig
 from inrank.language.tokenizers import TOKENIZERS
 
@@ -48,25 +46,6 @@ LAYERS = ("mlp", "attention", "all")
 _BESIDE_W0 = ("inrank.init=zero", "inrank.init_scale=1.0", "inrank.strict=false")
 
 
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message names the key."""
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(message)
-
-
-def _one_of(key: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{key} = {value!r} is unknown{_near(value, allowed)}; choose one of {', '.join(allowed)}")
-
-
-def _near(word: str, known: Sequence[str]) -> str:
-    match = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {match[0]!r}?)" if match else ""
-
-
 @dataclass(frozen=True)
 class DataConfig:
     """What is read.
@@ -86,11 +65,11 @@ class DataConfig:
     validation: float = 0.05
 
     def __post_init__(self) -> None:
-        _one_of("data.source", self.source, ("sotu", "text", "wikitext"))
-        _one_of("data.tokenizer", self.tokenizer, TOKENIZERS)
-        _require(self.vocabulary > 256, f"data.vocabulary must be more than 256, got {self.vocabulary}")
-        _require(0 < self.validation < 1, f"data.validation must be in (0, 1), got {self.validation}")
-        _require(
+        one_of("data.source", self.source, ("sotu", "text", "wikitext"))
+        one_of("data.tokenizer", self.tokenizer, TOKENIZERS)
+        require(self.vocabulary > 256, f"data.vocabulary must be more than 256, got {self.vocabulary}")
+        require(0 < self.validation < 1, f"data.validation must be in (0, 1), got {self.validation}")
+        require(
             bool(self.path) == (self.source != "sotu"),
             f'data.path = {list(self.path)} does not go with data.source = "{self.source}": "text" and "wikitext" need '
             'one, "sotu" ships with the package',
@@ -158,16 +137,16 @@ class MethodConfig:
     galore_scale: float = 0.25
 
     def __post_init__(self) -> None:
-        _one_of("method.name", self.name, METHODS)
-        _one_of("method.layers", self.layers, LAYERS)
+        one_of("method.name", self.name, METHODS)
+        one_of("method.layers", self.layers, LAYERS)
         whole = isinstance(self.rank, int)
-        _require(
+        require(
             self.rank >= 1 if whole else 0 < self.rank <= 1,
             f"method.rank must be at least 1, or a part in (0, 1] written with a point, got {self.rank}",
         )
-        _require(self.finalize_at >= 0, f"method.finalize_at must not be negative, got {self.finalize_at}")
-        _require(self.galore_gap >= 1, f"method.galore_gap must be at least 1, got {self.galore_gap}")
-        _require(self.galore_scale > 0, f"method.galore_scale must be positive, got {self.galore_scale}")
+        require(self.finalize_at >= 0, f"method.finalize_at must not be negative, got {self.finalize_at}")
+        require(self.galore_gap >= 1, f"method.galore_gap must be at least 1, got {self.galore_gap}")
+        require(self.galore_scale > 0, f"method.galore_scale must be positive, got {self.galore_scale}")
 
     @property
     def grows(self) -> bool:
@@ -207,14 +186,14 @@ class OptimizerConfig:
     clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        _one_of("optimizer.name", self.name, ("adamw", "sgd"))
+        one_of("optimizer.name", self.name, ("adamw", "sgd"))
         for name in ("beta1", "beta2"):
-            _require(0 <= getattr(self, name) < 1, f"optimizer.{name} must be in [0, 1), got {getattr(self, name)}")
+            require(0 <= getattr(self, name) < 1, f"optimizer.{name} must be in [0, 1), got {getattr(self, name)}")
         for name in ("learning_rate", "factor_rate", "factor_ratio"):
             value = getattr(self, name)
-            _require(0 < value < math.inf, f"optimizer.{name} must be positive and finite, got {value}")
+            require(0 < value < math.inf, f"optimizer.{name} must be positive and finite, got {value}")
         for name in ("eps", "weight_decay", "clip_norm"):
-            _require(getattr(self, name) >= 0, f"optimizer.{name} must not be negative, got {getattr(self, name)}")
+            require(getattr(self, name) >= 0, f"optimizer.{name} must not be negative, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -232,9 +211,9 @@ class ScheduleConfig:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        _one_of("schedule.kind", self.kind, ("constant", "linear", "cosine"))
-        _require(self.warmup >= 0, f"schedule.warmup must not be negative, got {self.warmup}")
-        _require(0 <= self.final <= 1, f"schedule.final must be in [0, 1], got {self.final}")
+        one_of("schedule.kind", self.kind, ("constant", "linear", "cosine"))
+        require(self.warmup >= 0, f"schedule.warmup must not be negative, got {self.warmup}")
+        require(0 <= self.final <= 1, f"schedule.final must be in [0, 1], got {self.final}")
 
     def factor(self, step: int, progress: float) -> float:
         """What the peak is multiplied by.
@@ -280,12 +259,12 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         for name in ("steps", "sequences", "batch_size", "evaluate_every", "evaluation_sequences"):
-            _require(getattr(self, name) >= 1, f"trainer.{name} must be at least 1, got {getattr(self, name)}")
+            require(getattr(self, name) >= 1, f"trainer.{name} must be at least 1, got {getattr(self, name)}")
         for name in ("flops", "checkpoint_every", "threads"):
-            _require(getattr(self, name) >= 0, f"trainer.{name} must not be negative, got {getattr(self, name)}")
-        _one_of("trainer.engine", self.engine, ("torch", "accelerate"))
-        _one_of("trainer.precision", self.precision, ("no", "bf16", "fp16"))
-        _require(
+            require(getattr(self, name) >= 0, f"trainer.{name} must not be negative, got {getattr(self, name)}")
+        one_of("trainer.engine", self.engine, ("torch", "accelerate"))
+        one_of("trainer.precision", self.precision, ("no", "bf16", "fp16"))
+        require(
             self.precision == "no" or self.engine == "accelerate",
             f'trainer.precision = "{self.precision}" needs trainer.engine = "accelerate"',
         )
@@ -298,7 +277,7 @@ class TrainerConfig:
             ConfigError: The sequences cannot be dealt out evenly.
         """
         at_once = self.batch_size * processes
-        _require(
+        require(
             self.sequences % at_once == 0,
             f"trainer.sequences = {self.sequences} must be a multiple of trainer.batch_size = {self.batch_size} times "
             f"{processes} processes",
@@ -320,7 +299,7 @@ class RunConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
 
     def __post_init__(self) -> None:
-        _require(self.seed >= 0, f"seed must not be negative, got {self.seed}")
+        require(self.seed >= 0, f"seed must not be negative, got {self.seed}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` takes back, JSON-able."""
@@ -336,54 +315,10 @@ class RunConfig:
         Raises:
             ConfigError: An unknown key, a wrong type or a bad value, named by its dotted key.
         """
-        result: RunConfig = _convert_table(table, cls, "")
+        result: RunConfig = convert_table(table, cls, "")
         mode: typing.Literal["full", "efficient"] = "full" if result.method.name == "inrank-full" else "efficient"
-        with _named("inrank"):
+        with named_table("inrank"):
             return dataclasses.replace(result, inrank=dataclasses.replace(result.inrank, mode=mode))
-
-
-@contextmanager
-def _named(table: str) -> Iterator[None]:
-    """Turns a ValueError inside into a ConfigError that names the table."""
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(f"{table}.{error}") from error
-
-
-def _convert(value: Any, kind: Any, key: str) -> Any:
-    """``value`` as ``kind``, or a ConfigError that names ``key``."""
-    if kind is InRankConfig:
-        _expect(isinstance(value, Mapping), key, value, "a table")
-        _require("mode" not in value, f"{key}.mode follows from method.name; leave it out")
-        with _named(key):
-            return InRankConfig.from_dict(dict(value))
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _convert_table(value, kind, key)
-    if typing.get_origin(kind) is tuple:
-        _expect(isinstance(value, (list, tuple)), key, value, "a list")
-        (item,) = {argument for argument in typing.get_args(kind) if argument is not Ellipsis}
-        return tuple(_convert(part, item, f"{key}.{index}") for index, part in enumerate(value))
-    if isinstance(kind, types.UnionType) or kind is float:
-        _expect(isinstance(value, (int, float)) and type(value) is not bool, key, value, "a number")
-        return float(value) if kind is float else value
-    _expect(type(value) is kind, key, value, {int: "an integer", bool: "true or false"}.get(kind, "a string"))
-    return value
-
-
-def _expect(condition: bool, key: str, value: Any, expected: str) -> None:
-    _require(condition, f"{key} must be {expected}, got {value!r}")
-
-
-def _convert_table(value: Any, kind: type, key: str) -> Any:
-    _expect(isinstance(value, Mapping), key, value, "a table")
-    prefix = f"{key}." if key else ""
-    hints = typing.get_type_hints(kind)
-    known = [f.name for f in dataclasses.fields(kind)]
-    for name in value:
-        if name not in known:
-            raise ConfigError(f"unknown key {prefix}{name}{_near(name, known)}; known here: {', '.join(known)}")
-    return kind(**{name: _convert(item, hints[name], prefix + name) for name, item in value.items()})
 
 
 def preset_names() -> list[str]:
@@ -407,7 +342,7 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     else:
         path = Path(source)
         names = ", ".join(preset_names())
-        _require(path.is_file(), f"no configuration {str(source)!r}: not a file, and not one of the presets {names}")
+        require(path.is_file(), f"no configuration {str(source)!r}: not a file, and not one of the presets {names}")
         text = path.read_text(encoding="utf-8")
     try:
         table = tomllib.loads(text)
@@ -430,11 +365,11 @@ def override(table: Mapping[str, Any] | RunConfig, overrides: Sequence[str]) -> 
     for item in overrides:
         key, separator, text = item.partition("=")
         parents, last = key.strip().split(".")[:-1], key.strip().split(".")[-1]
-        _require(bool(separator and last), f"override {item!r} must look like table.key=value")
+        require(bool(separator and last), f"override {item!r} must look like table.key=value")
         node: Any = values
         for part in parents:
             node = node.setdefault(part, {})
-            _require(isinstance(node, dict), f"override {key.strip()}: {part} holds a value, not a table")
+            require(isinstance(node, dict), f"override {key.strip()}: {part} holds a value, not a table")
         try:
             node[last] = tomllib.loads(f"value = {text.strip()}")["value"]
         except tomllib.TOMLDecodeError:
