@@ -52,7 +52,7 @@ COLUMNS = (
 def mean(values, digits):
     """Rounded, or None where there is nothing."""
     known = [value for value in values if value is not None]
-    return round(statistics.fmean(known), digits) if known else None
+    return round(statistics.fmean(known), digits or None) if known else None
 
 
 def share(value, full):
