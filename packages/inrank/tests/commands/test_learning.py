@@ -117,6 +117,24 @@ def test_galore_says_that_it_cannot_be_resumed(invoke, settings, prose, tmp_path
     assert "a galore run that is stopped cannot be resumed" in result.stderr
 
 
+def test_ctrl_c_says_how_to_go_on(invoke, settings, prose, tmp_path, monkeypatch):
+    from inrank.language.training import Trainer
+
+    step = Trainer.step
+
+    def interrupted(trainer):
+        if trainer.counters.step == 4:
+            raise KeyboardInterrupt
+        return step(trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupted)
+        result = invoke("train", "--text", prose, *settings, "--out", tmp_path)
+    assert result.exit_code == 130
+    assert f"stopped at step 4; `inrank resume {tmp_path}` goes on" in result.stderr
+    assert json.loads(invoke("resume", tmp_path, "--json").stdout)["steps"] == 6
+
+
 def test_failure_exits_1(invoke, settings, prose, tmp_path):
     result = invoke("train", "--text", prose, *settings, "--set", "optimizer.learning_rate=1e18", "--out", tmp_path)
     assert result.exit_code == 1

@@ -63,7 +63,7 @@ def train(
         notice("the state of galore-torch cannot be saved: a galore run that is stopped cannot be resumed")
     with progress(f"training ({config.method.name})", 1.0) as done:
         trainer = Trainer(config, out, report=lambda part, line: done(part))
-        trainer.run()
+        _run(trainer, out)
     _show_trained(trainer, out, as_json)
 
 
@@ -82,8 +82,20 @@ def resume(run: Run, as_json: AsJson = False) -> None:
         trainer.resume()
         if trainer.progress >= 1.0:
             notice(f"{run} is at its end, after {trainer.counters.step} steps: nothing is left to train")
-        trainer.run()
+        _run(trainer, run)
     _show_trained(trainer, run, as_json)
+
+
+def _run(trainer: Trainer, folder: Path) -> None:
+    """Train to the end; Ctrl-C says how to go on."""
+    try:
+        trainer.run()
+    except KeyboardInterrupt:
+        if trainer.config.method.name != "galore":
+            notice(
+                f"stopped at step {trainer.counters.step}; `inrank resume {folder}` goes on from the last checkpoint"
+            )
+        raise
 
 
 def _show_trained(trainer: Trainer, folder: Path, as_json: bool) -> None:
