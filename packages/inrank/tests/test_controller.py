@@ -364,3 +364,14 @@ def test_the_same_seed_gives_the_same_run():
     events = [train(*run, RankController(*run)) for run in runs]
     assert events[0] == events[1]
     assert all(torch.equal(a, b) for a, b in zip(runs[0][0].parameters(), runs[1][0].parameters(), strict=True))
+
+
+def test_a_wrong_configuration_and_a_state_that_lacks_a_part_are_named():
+    model, optimizer = made()
+    controller = RankController(model, optimizer)
+    with pytest.raises(TypeError, match="config is a dict; an InRankConfig"):
+        RankController(model, optimizer, {"rank": 2})
+    state = controller.state_dict()
+    del state["steps"], state["young"]
+    with pytest.raises(ValueError, match="lacks steps, young"):
+        controller.load_state_dict(state)

@@ -182,7 +182,7 @@ def test_what_is_known_of_optimizers():
     assert corrects_steps(torch.optim.SGD([p], lr=1)) is False
     assert corrects_steps(Mine([p])) is None
     layer = layer_of()
-    with pytest.warns(UserWarning, match="Mine is not an optimizer of torch.optim"):
+    with pytest.warns(UserWarning, match="how Mine counts its steps"):
         RankController(layer, Mine(layer.parameters()))
     RankController(layer, Mine(layer.parameters()), correct_steps=False)
     young = YoungDirections(torch.optim.SGD(layer.parameters(), lr=1), {"": layer})

@@ -103,6 +103,8 @@ class RankController:
         synchronize: bool | None = None,
         state_kinds: Mapping[str, str] | None = None,
     ) -> None:
+        if config is not None and not isinstance(config, InRankConfig):
+            raise TypeError(f"config is a {type(config).__name__}; an InRankConfig is needed")
         self.layers = low_rank_layers(model)
         if not self.layers:
             raise ValueError("the model has no low-rank layer; call inrank.wrap(model) before the controller is made")
@@ -376,8 +378,12 @@ class RankController:
         """Take over what `state_dict` gave; the log file is rewritten with the events up to there.
 
         Raises:
-            ValueError: If the layers or their ranks are others; the model's ranks are to be restored first.
+            ValueError: If a part is missing, or the layers or their ranks are others; the model's ranks are to be
+                restored first.
         """
+        missing = sorted({"steps", "pending", "ranks", "layers", "young", "events"} - set(state))
+        if missing:
+            raise ValueError(f"the state of a controller lacks {', '.join(missing)}; it was not written by state_dict")
         check_ranks(self.layers, state["ranks"])
         if len(state["young"]) != len(self._young):
             raise ValueError(

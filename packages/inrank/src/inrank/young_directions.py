@@ -70,8 +70,8 @@ def checked_optimizer(optimizer: Optimizer, correct_steps: bool) -> Optimizer:
         raise TypeError("LBFGS keeps one flat vector for all parameters, which no change of rank can follow")
     if correct_steps and corrects_steps(optimizer) is None:
         warnings.warn(
-            f"{name} is not an optimizer of torch.optim: if it divides by 1 - beta^t, the first steps of fresh "
-            "directions are too large; correct_steps=False says that this is known",
+            f"this package does not know how {name} counts its steps: if it divides by 1 - beta^t, the first steps of "
+            "fresh directions are too large; correct_steps=False says that this is known",
             stacklevel=4,
         )
     return optimizer
