@@ -354,3 +354,14 @@ print(json.dumps([len(jax.devices()), losses, message]))
     assert devices == 2
     np.testing.assert_allclose(one, two, rtol=1e-4)
     assert "batch_size = 3 cannot be split over 2 devices" in message
+
+
+def test_compiled_ahead_it_trains_the_same_and_compiles_no_more(tmp_path, monkeypatch):
+    plain = make(tmp_path / "plain", [{"steps": 3}])  # noqa: F821
+    plain.run()
+    ahead = make(tmp_path / "ahead", [{"steps": 3}])  # noqa: F821
+    ahead.compile()
+    monkeypatch.setattr("sfno_jax.training.loop.train_steps", None)  # what would be lowered
+    ahead.run()
+    assert bits(ahead.state.params) == bits(plain.state.params)
+    ahead.compile()  # at the end there is nothing to compile

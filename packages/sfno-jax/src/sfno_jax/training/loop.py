@@ -165,6 +165,7 @@ class Trainer:
         self.store = CheckpointStore(self.folder / "checkpoints", config.trainer.keep)
         self._key = jax.random.key(config.seed)
         self._evaluate = jax.jit(window_loss, static_argnames=("score", "remat"))
+        self._compiled: dict[tuple[int, int], Any] = {}  # by stage and length
 
     # ------------------------------------------------------------------ weights and checkpoints
 
@@ -245,6 +246,15 @@ class Trainer:
 
     # ------------------------------------------------------------------------------ the run
 
+    def compile(self) -> None:
+        """Compile the next dispatch, which `run` otherwise does; several trainers can do so at once, in threads."""
+        if self.progress.done:
+            return
+        stage = self.config.stages[self.progress.stage]
+        length = self._next_length(stage)
+        if length > 0:
+            self._program(stage, self._arguments(stage, self._sampler(stage), length))
+
     def run(self) -> Progressed:
         """Train from the present state through the last stage.
 
@@ -264,23 +274,19 @@ class Trainer:
 
     def _run_stage(self, log: Any, bar: Progress) -> None:
         number = self.progress.stage
-        stage, trainer = self.config.stages[number], self.config.trainer
-        sampler = WindowSampler(self.train, stage.n_future, trainer.batch_size, (self.config.seed, number))
+        stage = self.config.stages[number]
+        sampler = self._sampler(stage)
         budget = stage.steps if stage.seconds is None else stage.seconds
         task = bar.add_task(f"stage {number + 1}, {stage.n_future} ahead", total=budget, loss="")
-        compiled: dict[int, Any] = {}
         while (length := self._next_length(stage)) > 0:
             before = self.progress
-            windows = sampler.batches(before.stage_step, length)
-            rates = self._rates(stage, length)
-            arguments = (self.state, self._constants, self.loss, self.stabiliser, windows, rates,
-                         np.int32(before.step), self._key)  # fmt: skip
-            if length not in compiled:  # before the clock starts: a budget buys training only
-                compiled[length] = self._lower(stage, arguments)
+            arguments = self._arguments(stage, sampler, length)
+            program = self._program(stage, arguments)  # before the clock starts: a budget buys training only
             began = time.perf_counter()
-            state, losses, norms = compiled[length](*arguments)
+            state, losses, norms = program(*arguments)
             values, norms = np.asarray(losses), np.asarray(norms)
             spent = time.perf_counter() - began
+            rates = arguments[5]
             self._check_finite(values, norms, rates)
             self.state = state
             self.progress = dataclasses.replace(
@@ -293,8 +299,19 @@ class Trainer:
             done = self.progress.stage_step if stage.seconds is None else self.progress.stage_seconds
             bar.update(task, completed=done, loss=f"loss {values[-1]:.3e}")
             self._validate_and_save(stage, before.step, log)
+        self._compiled.clear()
         self._next_stage()
         self.save()
+
+    def _sampler(self, stage: StageConfig) -> WindowSampler:
+        seed = (self.config.seed, self.progress.stage)
+        return WindowSampler(self.train, stage.n_future, self.config.trainer.batch_size, seed)
+
+    def _arguments(self, stage: StageConfig, sampler: WindowSampler, length: int) -> tuple[Any, ...]:
+        """Of `train_steps` from the present state on."""
+        windows = sampler.batches(self.progress.stage_step, length)
+        return (self.state, self._constants, self.loss, self.stabiliser, windows, self._rates(stage, length),
+                np.int32(self.progress.step), self._key)  # fmt: skip
 
     def _next_length(self, stage: StageConfig) -> int:
         """Steps in the next dispatch; boundaries are the same however often a run is resumed."""
@@ -320,17 +337,21 @@ class Trainer:
             np.float32,
         )
 
-    def _lower(self, stage: StageConfig, arguments: tuple[Any, ...]) -> Any:
-        return train_steps.lower(
-            *arguments,
-            optimizer=self.optimizer,
-            graph=self._graph,
-            score=stage.score,
-            remat=self.config.trainer.remat,
-            noise=stage.noise,
-            ema_decay=self.config.optimizer.ema_decay,
-            mesh=self.mesh,
-        ).compile()
+    def _program(self, stage: StageConfig, arguments: tuple[Any, ...]) -> Any:
+        """`train_steps`, compiled for these arguments."""
+        key = (self.progress.stage, len(arguments[4]))
+        if key not in self._compiled:
+            self._compiled[key] = train_steps.lower(
+                *arguments,
+                optimizer=self.optimizer,
+                graph=self._graph,
+                score=stage.score,
+                remat=self.config.trainer.remat,
+                noise=stage.noise,
+                ema_decay=self.config.optimizer.ema_decay,
+                mesh=self.mesh,
+            ).compile()
+        return self._compiled[key]
 
     def _check_finite(self, losses: np.ndarray, norms: np.ndarray, rates: np.ndarray) -> None:
         bad = ~(np.isfinite(losses) & np.isfinite(norms))
