@@ -73,7 +73,7 @@ class DemoSettings:
     """
 
     seconds: float = 27.0
-    budget: float = 110.0
+    budget: float = 102.0
     least: float = 8.0
     tuning: float = 0.3
     n_future: int = 4
@@ -210,7 +210,7 @@ def _run(out: Path, settings: DemoSettings) -> None:
 
 
 def _within_budget(settings: DemoSettings, spent: float) -> DemoSettings:
-    """Training seconds that a machine has which took so long until then; rollouts and pictures take 0.7 as long again."""
+    """Training seconds that a machine has which took so long until then; the rest takes 0.7 as long again."""
     left = (settings.budget - 1.7 * spent) / len(_COLOURS)
     return dataclasses.replace(settings, seconds=min(settings.seconds, max(settings.least, round(left, 1))))
 
