@@ -141,10 +141,10 @@ def compare(
 ) -> None:
     """Train InRank and its competitors on the same data, and put them into one table.
 
-    Full rank, InRank-Efficient, the same by the official release's rules, InRank with W_0 kept, and, with as many directions
-    as InRank-Efficient trained: fixed rank, LoRA from scratch and GaLore (where galore-torch is installed). Beside each
-    rank stands the one that the same rule finds without training. Writes `comparison-*.md`, `runs-*.json`, result.json
-    and figures.
+    Full rank, InRank-Efficient, the same by the official release's rules, InRank with W_0 kept, and, with as many
+    directions as InRank-Efficient trained, fixed rank, LoRA from scratch and GaLore (where galore-torch is installed).
+    Beside each rank stands the one that the same rule finds without training. Writes `comparison-*.md`, `runs-*.json`,
+    result.json and figures.
 
     Example: inrank compare --preset tiny --seeds 3 --jobs 2 --out out/compare
     """
