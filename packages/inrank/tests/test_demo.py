@@ -11,6 +11,7 @@ def test_demo_leaves_a_result_and_its_pictures(tmp_path, capsys):
         DemoSettings(steps=20, every=5, width=64, overrides=("model.width=32", "model.heads=2", "inrank.buffer=4")),
     )
     result = json.loads((tmp_path / "result.json").read_text())
+    assert set(result) == {"title", "summary", "tables", "figures"}  # what the page reads
     assert {"title", "summary", "tables", "figures"} <= result.keys()
     for figure in result["figures"]:
         assert 0 < (tmp_path / figure["file"]).stat().st_size < 200_000

@@ -100,7 +100,6 @@ def main(out: Path, settings: DemoSettings | None = None) -> None:
             {"title": "What the dense network writes by then", "columns": ["text"], "rows": [[sample]]},
         ],
         "figures": figures,
-        "seconds": round(time.perf_counter() - began, 1),
     }
     write_atomically(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
     print(f"done in {time.perf_counter() - began:.0f} s: {result['summary']}", flush=True)
